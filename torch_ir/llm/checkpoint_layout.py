@@ -6,10 +6,11 @@ or splits a fused projection. The same conversions, recorded on tensors without 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -63,7 +64,7 @@ def checkpoint_weights(model: Any) -> dict[str, Tensor]:
 class Conversion:
     """One call of a converter: the tensors of the checkpoint that it reads, by pattern, and what it computes."""
 
-    converter: Any
+    converter: Any  # None: the tensor is only renamed, or dequantised
     first: str  # the first weight that it computes, by which the converter finds the names of the others
     patterns: tuple[str, ...]  # of the converter, one for each source
     sources: tuple[str, ...]
@@ -71,6 +72,8 @@ class Conversion:
 
     def run(self, tensors: Iterable[Tensor], model: Any) -> dict[str, Tensor]:
         """Convert tensors; the result is by key of the model."""
+        if self.converter is None:
+            return dict(zip(self.targets, tensors, strict=True))
         converter = deepcopy(self.converter)
         for pattern, source, tensor in zip(self.patterns, self.sources, tensors, strict=True):
             converter.add_tensor(self.first, source, pattern, tensor)
@@ -86,7 +89,7 @@ class Layout:
     own: Mapping[str, Tensor]  # the weights of the model, on meta
     stored: Mapping[str, Tensor]  # those of the checkpoint
     renamed: Mapping[str, str]  # key of the model -> key of the checkpoint
-    converted: Mapping[str, Conversion]  # by key of the model
+    converted: Mapping[str, Conversion]  # converted or dequantised, by key of the model
     quantized: Mapping[str, StoredWeight]  # by key of the checkpoint if it were not quantised
     dtypes: Mapping[str, torch.dtype]  # of the tensors of a given checkpoint
     recorded: dict[Any, IR]  # equal conversions are recorded once
@@ -108,15 +111,16 @@ class Layout:
             raise ExportError(
                 f"transformers cannot convert the weights of {type(model).__name__}: {first_line(error)}"
             ) from error
-        renamed = {group.first: group.sources[0] for group in groups if group.converter is None}
-        converted = {key: group for group in groups if group.converter is not None for key in group.targets}
+        headers = None if headers is None else for_keys(headers, stored)
+        quantized = _quantized(model, groups, stored, headers)
+        kept = [group for group in groups if group.converter is None and group.sources[0] not in quantized]
+        renamed = {group.first: group.sources[0] for group in kept}
+        converted = {key: group for group in groups if group.first not in renamed for key in group.targets}
         lost = own.keys() - renamed.keys() - converted.keys()
         if lost:
             raise ExportError(
                 f"transformers stores no tensor for {min(lost)!r} and {len(lost) - 1} more of {type(model).__name__}"
             )
-        headers = None if headers is None else for_keys(headers, stored)
-        quantized = _quantized(model, groups, stored, headers)
         dtypes = {key: header.dtype for key, header in (headers or {}).items()}
         return cls(model, own, stored, renamed, converted, quantized, dtypes, {})
 
@@ -125,32 +129,35 @@ class Layout:
         """Whether a checkpoint has the keys, shapes and dtypes of the model."""
         is_renamed = any(key != stored for key, stored in self.renamed.items())
         is_cast = any(self.dtypes.get(key, tensor.dtype) != tensor.dtype for key, tensor in self.stored.items())
-        return not (self.converted or self.quantized or is_renamed or is_cast)
+        return not (self.converted or is_renamed or is_cast)
 
-    def conversion(self, conversion: Conversion) -> IR:
-        """Return a conversion as a graph without inputs, with one output for each target."""
-        given = [self.stored[key] for key in conversion.sources]
+    def formats(self, conversion: Conversion) -> list[str]:
+        """Return the formats of the quantised tensors that a conversion reads."""
+        return [self.quantized[key].format for key in conversion.sources if key in self.quantized]
+
+    def graph(self, conversion: Conversion) -> tuple[IR, list[str]]:
+        """Return a conversion as a graph without inputs, and the keys of its weights in the order of their numbers."""
+        parts = [self.quantized.get(key, key) for key in conversion.sources]
+        given = {
+            key: tensor
+            for part in parts
+            for key, tensor in ([(part, self.stored[part])] if isinstance(part, str) else part.tensors.items())
+        }
         shapes = tuple(tuple(self.own[key].shape) for key in conversion.targets)
-        key = (id(conversion.converter), conversion.patterns, _kinds(given), shapes)
-        return self._recorded(key, given, lambda *tensors: tuple(conversion.run(tensors, self.model).values()))
-
-    def dequantization(self, weight: StoredWeight) -> IR:
-        """Return the dequantisation of a weight as a graph without inputs."""
-        given = list(weight.tensors.values())
-        function = weight.dequantize
-        options = tuple(function.keywords.items()) if isinstance(function, partial) else ()
-        return self._recorded((weight.format, _kinds(given), options), given, lambda *tensors: (function(*tensors),))
-
-    def _recorded(self, key: Any, given: Iterable[Tensor], compute: Callable[..., tuple[Tensor, ...]]) -> IR:
+        kinds = tuple((tensor.dtype, tuple(tensor.shape)) for tensor in given.values())
+        options = tuple("" if isinstance(part, str) else _options(part) for part in parts)
+        key = (id(conversion.converter), conversion.patterns if conversion.converter else (), kinds, shapes, options)
         if key not in self.recorded:
-            recorded = extract_ir(_Computing(compute, given).eval(), ())
+            recorded = extract_ir(_Computing(conversion, parts, given.values(), self.model).eval(), ())
             recorded.erase([node for node in recorded.nodes if not node.outputs])  # assertions of dtypes
             self.recorded[key] = recorded
-        return self.recorded[key]
+        return self.recorded[key], list(given)
 
 
-def _kinds(tensors: Iterable[Tensor]) -> tuple[Any, ...]:
-    return tuple((tensor.dtype, tuple(tensor.shape)) for tensor in tensors)
+def _options(weight: StoredWeight) -> tuple[Any, ...]:
+    """Return what determines how a weight is dequantised, besides its tensors."""
+    function = weight.dequantize
+    return (weight.format, *(function.keywords.items() if isinstance(function, partial) else ()))
 
 
 def _quantized(
@@ -228,12 +235,20 @@ def _transforms(model: Any, loading: Any) -> list[Any]:
 
 
 class _Computing(nn.Module):
-    """A computation on the tensors of a checkpoint as a model whose parameters they are."""
+    """A conversion as a model whose parameters are the tensors of the checkpoint."""
 
-    def __init__(self, compute: Callable[..., tuple[Tensor, ...]], tensors: Iterable[Tensor]) -> None:
+    def __init__(
+        self, conversion: Conversion, parts: Iterable[StoredWeight | str], tensors: Iterable[Tensor], model: Any
+    ) -> None:
         super().__init__()
         self.tensors = nn.ParameterList(nn.Parameter(tensor, requires_grad=False) for tensor in tensors)
-        self._compute = compute
+        self._parts = list(parts)
+        self._convert = lambda weights: tuple(conversion.run(weights, model).values())
 
     def forward(self) -> tuple[Tensor, ...]:
-        return self._compute(*self.tensors)
+        left: Iterator[Tensor] = iter(self.tensors)
+        weights = [
+            next(left) if isinstance(part, str) else part.dequantize(*islice(left, len(part.tensors)))
+            for part in self._parts
+        ]
+        return self._convert(weights)

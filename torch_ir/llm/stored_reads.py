@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,8 @@ from torch_ir.capture.naming.export_names import weight_name
 from torch_ir.errors import ExportError
 from torch_ir.ir import IR, Dtype, FunctionRef, OpNode, Origin, Param, TensorMeta
 from torch_ir.ir.graph.free_names import Names, fresh
-from torch_ir.ir.graph.origins import common_origin
+from torch_ir.ir.graph.origins import common_origin, seen_from
 from torch_ir.ir.regroup.functions import FUSED, called_by, drop_unused, enclose, inline_all, read_by
-from torch_ir.ir.regroup.shared_functions import SharedFunctions
 from torch_ir.ops.torch_types import dtype_name
 
 _ASSERTION = "aten._assert_tensor_metadata.default"
@@ -21,7 +20,6 @@ _ASSERTION = "aten._assert_tensor_metadata.default"
 if TYPE_CHECKING:
     from torch_ir.ir.json.json_fields import Dim
     from torch_ir.llm.checkpoint_layout import Conversion, Layout
-    from torch_ir.llm.quantized import StoredWeight
 
 
 class Rewriting:
@@ -29,15 +27,16 @@ class Rewriting:
 
     def __init__(self, graph: IR, layout: Layout, in_layers: bool) -> None:
         self.graph, self.layout, self.in_layers = graph, layout, in_layers
-        known = {*layout.converted, *(key for key, stored in layout.renamed.items() if stored in layout.quantized)}
         self.taken = Names(
-            tensor.name for tensor in graph.tensors() if not tensor.param or known.isdisjoint(tensor.param.keys)
+            tensor.name
+            for tensor in graph.tensors()
+            if not tensor.param or not any(key in layout.converted for key in tensor.param.keys)
         )
         self.taken |= {node.name for node in graph.nodes}
         self.functions = Names(graph.functions)
         self.shared: dict[IR, tuple[str, IR]] = {}  # recorded dequantisation -> its function in this graph
         self.params: dict[str, TensorMeta] = {}  # by key of the checkpoint
-        self.sources: dict[str, TensorMeta] = {}  # float weights by key of a checkpoint that is not quantised
+        self.sources: dict[str, TensorMeta] = {}  # the same in the dtypes that conversions need
         self.nodes: list[OpNode] = []
         self.dequantizing: list[OpNode] = []
 
@@ -68,105 +67,81 @@ class Rewriting:
         """Let a weight that is not converted have the keys and the dtype of the checkpoint."""
         assert param.param is not None
         keys = tuple(dict.fromkeys(self.layout.renamed.get(key, key) for key in param.param.keys))
-        stored = next((key for key in keys if key in self.layout.quantized), None)
-        dtype = next((name for key in keys if (name := self._dtype(key)) is not None), param.dtype)
-        if stored is None and dtype == param.dtype:
-            param.param = replace(param.param, keys=keys)
+        param.param = replace(param.param, keys=keys)
+        dtype = next((found for key in keys if (found := self._dtype(key)) is not None), param.dtype)
+        if dtype == param.dtype:
             return
         if is_written:
             raise ExportError(
                 f"{keys[0]!r} is changed by the model and stored in another dtype, which is not supported"
             )
-        if stored is None:
-            self.params[keys[0]] = TensorMeta(
-                fresh(param.name, self.taken),
-                param.shape,
-                dtype,
-                stride=param.stride,
-                param=replace(param.param, keys=keys),
-            )
-        param.replace_all_uses_with(self._source(stored or keys[0], param.shape, param.dtype, ""))
+        stored = param.copy(fresh(param.name, self.taken))
+        stored.dtype = dtype
+        self.params[keys[0]] = stored
+        param.replace_all_uses_with(self._cast(stored, param.dtype))
 
     def _dtype(self, key: str) -> str | None:
         found = self.layout.dtypes.get(key)
         return None if found is None else dtype_name(found)
 
-    def _source(self, key: str, shape: Sequence[Dim], dtype: str, module: str) -> TensorMeta:
-        """Return a float weight: a tensor of the checkpoint, cast if it has another dtype, or dequantised."""
-        if key in self.sources:
-            return self.sources[key]
-        weight = self.layout.quantized.get(key)
-        origin = Origin(module or key.rpartition(".")[0])
-        if weight is not None:
-            self.sources[key] = self._dequantized(key, weight, origin)
-            return self.sources[key]
-        param = self.params.get(key) or self._param(key, shape, self._dtype(key) or dtype)
-        self.sources[key] = param
-        if param.dtype != dtype:
-            cast = TensorMeta(fresh(f"{param.name}_{dtype}", self.taken), shape, dtype)
-            attrs = {"dtype": Dtype(dtype), "non_blocking": False, "copy": False, "memory_format": None}
-            self.nodes.append(OpNode(cast.name, "aten.to.dtype", [param], [cast], attrs, args=["self"], origin=origin))
-            self.sources[key] = cast
+    def _cast(self, param: TensorMeta, dtype: str) -> TensorMeta:
+        cast = TensorMeta(fresh(f"{param.name}_{dtype}", self.taken), param.shape, dtype)
+        attrs = {"dtype": Dtype(dtype), "non_blocking": False, "copy": False, "memory_format": None}
+        origin = Origin((param.key or "").rpartition(".")[0])
+        self.nodes.append(OpNode(cast.name, "aten.to.dtype", [param], [cast], attrs, args=["self"], origin=origin))
+        return cast
+
+    def _source(self, key: str, shape: Sequence[Dim], dtype: str) -> TensorMeta:
+        """Return a tensor of the checkpoint, cast if it has another dtype than the conversion needs."""
+        if key not in self.sources:
+            stored = self._dtype(key) or dtype
+            name = fresh(weight_name("p", key), self.taken)
+            self.params[key] = TensorMeta(name, shape, stored, param=Param((key,)))
+            self.sources[key] = self.params[key] if stored == dtype else self._cast(self.params[key], dtype)
         return self.sources[key]
 
-    def _param(self, key: str, shape: Sequence[Dim], dtype: str) -> TensorMeta:
-        if key not in self.params:
-            name = fresh(weight_name("p", key), self.taken)
-            self.params[key] = TensorMeta(name, shape, dtype, param=Param((key,)))
-        return self.params[key]
-
     def _converted(self, conversion: Conversion) -> dict[str, TensorMeta]:
-        """Append the nodes of a conversion; return what they compute, by key of the model."""
-        body = self.layout.conversion(conversion)
-        module = conversion.first.rpartition(".")[0]
-        given = {}
-        for param in body.params:
-            key = conversion.sources[int((param.key or "").rpartition(".")[2])]
-            given[param] = self._source(key, param.shape, param.dtype, module)
-        _, outputs = self._append(body, given, Origin(module))
-        return dict(zip(conversion.targets, outputs, strict=True))
-
-    def _dequantized(self, key: str, weight: StoredWeight, origin: Origin) -> TensorMeta:
-        """Append a call of the function that dequantises weights like this one, or its nodes."""
-        body = self.layout.dequantization(weight)
-        keys = list(weight.tensors)
-        given = {
-            param: self._param(keys[int((param.key or "").rpartition(".")[2])], param.shape, param.dtype)
-            for param in body.params
-        }
-        if self.in_layers:
-            nodes, (output,) = self._append(body, given, origin)
-            self.dequantizing += nodes
-            return output
-        name, function = self._function(body, weight)
-        inputs = [given[param] for param in body.params]
-        output = function.graph_outputs[0].copy(fresh(weight_name("w", key), self.taken))
-        args = [tensor.name for tensor in function.graph_inputs]
-        attrs = {"function": FunctionRef(name)}
-        kind = f"{FUSED}dequantize_{weight.format}"
-        self.nodes.append(OpNode(output.name, kind, inputs, [output], attrs, args=args, origin=origin))
-        return output
-
-    def _function(self, body: IR, weight: StoredWeight) -> tuple[str, IR]:
-        """Return the function of the graph that computes this dequantisation, and its name."""
+        """Append the nodes of a conversion, or a call of them; return what they compute, by key of the model."""
+        body, keys = self.layout.graph(conversion)
+        numbers = {param: int((param.key or "").rpartition(".")[2]) for param in body.params}
+        given = {param: self._source(keys[at], param.shape, param.dtype) for param, at in numbers.items()}
+        origin = Origin(conversion.first.rpartition(".")[0])
+        formats = self.layout.formats(conversion)
+        if not formats:
+            return dict(zip(conversion.targets, self._append(body, given, origin), strict=True))
+        kind = f"dequantize_{formats[0]}"
         if body not in self.shared:
             copy = body.clone()
-            keys = list(weight.tensors)
             reads = [
-                (keys[int((param.key or "").rpartition(".")[2])].rpartition(".")[2], param) for param in copy.params
+                (keys[numbers[param]].rpartition(".")[2], own)
+                for param, own in zip(body.params, copy.params, strict=True)
             ]
-            name = fresh(f"dequantize_{weight.format}", self.functions)
             _, function = enclose(copy, copy.nodes, reads, Origin())
-            self.shared[body] = name, function
-            self.graph.functions[name] = function
-        return self.shared[body]
+            name = fresh(kind, self.functions)
+            self.graph.functions[name], self.shared[body] = function, (name, function)
+        name, function = self.shared[body]
+        outputs = [
+            tensor.copy(fresh(weight_name("w", key), self.taken))
+            for key, tensor in zip(conversion.targets, function.graph_outputs, strict=True)
+        ]
+        args = [tensor.name for tensor in function.graph_inputs]
+        inputs = [given[param] for param in body.params]
+        call = OpNode(
+            outputs[0].name,
+            f"{FUSED}{kind}",
+            inputs,
+            outputs,
+            {"function": FunctionRef(name)},
+            args=args,
+            origin=origin,
+        )
+        self.nodes.append(call)
+        self.dequantizing.append(call)
+        return dict(zip(conversion.targets, outputs, strict=True))
 
-    def _append(
-        self, body: IR, given: Mapping[TensorMeta, TensorMeta], origin: Origin
-    ) -> tuple[list[OpNode], list[TensorMeta]]:
-        """Append copies of the nodes of a graph, and return them and what they compute."""
+    def _append(self, body: IR, given: Mapping[TensorMeta, TensorMeta], origin: Origin) -> list[TensorMeta]:
+        """Append copies of the nodes of a graph, and return what they compute."""
         here = dict(given)
-        first = len(self.nodes)
         for node in body.nodes:
             for tensor in node.outputs:
                 here[tensor] = tensor.copy(fresh(tensor.name, self.taken))
@@ -174,7 +149,7 @@ class Rewriting:
             copied = node.copy(here.__getitem__, name)
             copied.origin, copied.origins = origin, (name,)
             self.nodes.append(copied)
-        return self.nodes[first:], [here[tensor] for tensor in body.graph_outputs]
+        return [here[tensor] for tensor in body.graph_outputs]
 
 
 def run_with_readers(graph: IR, dequantizing: Iterable[OpNode]) -> None:
@@ -189,7 +164,7 @@ def run_with_readers(graph: IR, dequantizing: Iterable[OpNode]) -> None:
         if is_over_weights and node.inputs and node.outputs and is_fixed(node, graph.functions):
             moving.update([node] if any(tensor.producer in moving for tensor in node.inputs) else [])
     sizes = {symbol.tensor for symbol in graph.symbols.values()}
-    shared = SharedFunctions(graph)
+    shared: dict[Hashable, str] = {}
     nodes: list[OpNode] = []
     kept = {tensor.producer for tensor in graph.returns.inputs}
     for node in graph.nodes:
@@ -238,36 +213,74 @@ def _in_order(nodes: Iterable[OpNode]) -> list[OpNode]:
     return list(placed)
 
 
-def _called(graph: IR, reader: OpNode, before: Sequence[OpNode], shared: SharedFunctions) -> OpNode:
+def _called(graph: IR, reader: OpNode, before: Sequence[OpNode], shared: dict[Hashable, str]) -> OpNode:
     """Return one call of copies of these nodes and of their reader, in whose place it is.
 
     If the reader is itself a call, such as that of a layer, the nodes become part of its body.
     """
+    group = [*before, reader]
+    origin = reader.origin if reader.is_call else common_origin(group)
+    structure = _structure(group, origin)
+    kind = reader.op_type if reader.is_call else f"{FUSED}dequantize_{reader.op_type.split('.')[1]}"
+    if structure not in shared:
+        name = str(reader.attrs["function"]) if reader.is_call else kind.removeprefix(FUSED)
+        shared[structure] = fresh(name, Names(graph.functions))
+        graph.functions[shared[structure]] = _body(graph, group, origin)
+    function = graph.functions[shared[structure]]
+    call = OpNode(
+        reader.name,
+        kind,
+        read_by(group),
+        reader.outputs,
+        {"function": FunctionRef(shared[structure])},
+        args=[tensor.name for tensor in function.graph_inputs],
+        origin=origin,
+        origins=dict.fromkeys(name for node in group for name in node.origins),
+    )
+    reader.inputs = ()
+    return call
+
+
+def _body(graph: IR, group: Sequence[OpNode], origin: Origin) -> IR:
+    """Return the body of a call of these nodes."""
     here: dict[TensorMeta, TensorMeta] = {}
-    inside: list[OpNode] = []
 
     def moved(tensor: TensorMeta) -> TensorMeta:
         return here.get(tensor, tensor)
 
-    for node in before:
+    copies = []
+    for node in group:
         here.update((tensor, tensor.copy()) for tensor in node.outputs)
-        inside.append(node.copy(moved))
+        copies.append(node.copy(moved))
+    reader = group[-1]
     names = dict(zip(reader.inputs, reader.args, strict=True))
-    reader.inputs = [moved(tensor) for tensor in reader.inputs]
-    inside.append(reader)
-    reads = [(_argument(tensor, names), tensor) for tensor in read_by(inside)]
-    call, body = enclose(graph, inside, reads, reader.origin if reader.is_call else common_origin(inside))
-    call.name = reader.name
+    reads = [(_argument(tensor, names), tensor) for tensor in read_by(copies)]
+    returned = OpNode("return", "return", copies[-1].outputs, [])  # a reader, so that these are the results
+    call, body = enclose(graph, copies, reads, origin)
+    call.inputs = returned.inputs = ()
     if reader.is_call:
         moving = body.nodes[:-1]
-        inline_all(body, lambda node: node is body.nodes[-1])
+        last = body.nodes[-1]
+        inline_all(body, lambda node: node is last)
         run_with_readers(body, moving)
-        call.op_type, name = reader.op_type, str(reader.attrs["function"])
-    else:
-        name = f"dequantize_{reader.op_type.split('.')[1]}"
-        call.op_type = f"{FUSED}{name}"
-    shared.bind(call, body, name)
-    return call
+    return body
+
+
+def _structure(group: Sequence[OpNode], origin: Origin) -> Hashable:
+    """Return a key of what nodes compute, independent of names: equal for groups that can share a function."""
+    numbers: dict[TensorMeta, int] = {}
+    rows: list[Hashable] = []
+    for node in group:
+        for tensor in node.inputs:
+            if tensor not in numbers:
+                numbers[tensor] = len(numbers)
+                rows.append((tensor.shape, tensor.dtype, tensor.stride, tensor.placement))
+        attrs = repr(sorted(node.attrs.items()))
+        inner = seen_from(origin, node.origin)
+        rows.append((node.op_type, node.args, attrs, inner, tuple(numbers[tensor] for tensor in node.inputs)))
+        for tensor in node.outputs:
+            numbers[tensor] = len(numbers)
+    return tuple(rows)
 
 
 def _argument(tensor: TensorMeta, names: Mapping[TensorMeta, str]) -> str:
