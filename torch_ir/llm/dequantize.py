@@ -33,7 +33,8 @@ def nvfp4(packed: Tensor, scale: Tensor, second: Tensor, *, dtype: torch.dtype, 
     factor = first / second if divide else first * second
     values = _e2m1(_nibbles(packed)).flatten(-2).unflatten(-1, (-1, 16))
     product = (values * factor.unsqueeze(-1)).flatten(-2)
-    return (product.to(torch.bfloat16) if divide else product).to(dtype)
+    result: Tensor = product.to(torch.bfloat16) if divide else product
+    return result.to(dtype)
 
 
 def gptq(
@@ -43,7 +44,7 @@ def gptq(
     weight = _unpacked(qweight.t(), bits).t()
     zeros = (_unpacked(qzeros, bits) + offset) & (2**bits - 1)
     group = g_idx.to(torch.int64)
-    rows = scales.index_select(0, group) * (weight - zeros.index_select(0, group))
+    rows: Tensor = scales.index_select(0, group) * (weight - zeros.index_select(0, group))
     return rows.t().to(dtype).contiguous()
 
 
@@ -51,7 +52,7 @@ def awq(qweight: Tensor, qzeros: Tensor, scales: Tensor, *, dtype: torch.dtype) 
     """Unpack words of eight outputs each, in the order 0, 2, 4, 6, 1, 3, 5, 7 of the GEMM layout."""
     zeros = _awq_order(qzeros).unsqueeze(1)
     weight = _awq_order(qweight).unflatten(0, (zeros.shape[0], -1))
-    rows = ((weight - zeros) * scales.unsqueeze(1)).flatten(0, 1)
+    rows: Tensor = ((weight - zeros) * scales.unsqueeze(1)).flatten(0, 1)
     return rows.t().to(dtype).contiguous()
 
 
@@ -139,9 +140,11 @@ def _e2m1(codes: Tensor) -> Tensor:
 def _unpacked(words: Tensor, bits: int) -> Tensor:
     """Split int32 words along the last dimension, low bits first."""
     shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=words.device)
-    return ((words.unsqueeze(-1) >> shifts) & (2**bits - 1)).flatten(-2)
+    codes: Tensor = (words.unsqueeze(-1) >> shifts) & (2**bits - 1)
+    return codes.flatten(-2)
 
 
 def _awq_order(words: Tensor) -> Tensor:
     """Unpack 4-bit codes whose order in a word is 0, 2, 4, 6, 1, 3, 5, 7."""
-    return _unpacked(words, 4).unflatten(-1, (-1, 2, 4)).transpose(-1, -2).flatten(-3)
+    codes: Tensor = _unpacked(words, 4).unflatten(-1, (-1, 2, 4))
+    return codes.transpose(-1, -2).flatten(-3)

@@ -28,14 +28,15 @@ def store_with(settings: Mapping[str, Any]) -> Callable[[str, Tensor], StoredWei
         raise ExportError(f"quant_type={config!r} of torchao is not supported; expected the dict of a configuration")
 
     def store(key: str, weight: Tensor) -> StoredWeight:
-        layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta", dtype=weight.dtype)
+        layer: Any = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta", dtype=weight.dtype)
         try:
             quantize_(layer, config)
             names, context = layer.weight.__tensor_flatten__()
         except Exception as error:
             what = f"torchao cannot lay out {key!r} with {type(config).__name__} without values"
             raise ExportError(f"{what}: {first_line(error)}") from None
-        kind, size = type(layer.weight), layer.weight.size()
+        kind: Any = type(layer.weight)
+        size = layer.weight.size()
         module, _, last = key.rpartition(".")
 
         def dequantized(*tensors: Tensor) -> Tensor:

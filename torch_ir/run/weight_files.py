@@ -136,7 +136,8 @@ def _load_one(file: Path, device: str = "cpu") -> dict[str, torch.Tensor]:
     if file.suffix == ".safetensors":
         return load_weights_safetensors(file)
     if file.suffix == ".gguf":
-        return gguf_tensors(file).loaded()
+        tensors: dict[str, Any] = gguf_tensors(file).loaded()
+        return tensors
     if file.suffix in _PICKLED:
         return _unpickled(file, device)
     raise WeightLoadError(f"{file}: unknown weight format; expected .safetensors, .gguf, .pt, .pth, .bin or *{_INDEX}")
