@@ -188,7 +188,7 @@ def test_gpt_oss(tmp_path: Path) -> None:
     assert torch.equal(*logits)
 
 
-# -- what a checkpoint says ---------------------------------------------------------------------------------------------
+# -- what a checkpoint says -------------------------------------------------------------------------------------------
 
 
 def test_the_headers_of_a_checkpoint_decide(llama: tuple[Any, IR], tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_scale_that_nothing_reads(llama: tuple[Any, IR], tmp_path: Path, capsy
         IRExecutor(graph, activations)
 
 
-# -- what is refused ----------------------------------------------------------------------------------------------------
+# -- what is refused --------------------------------------------------------------------------------------------------
 
 
 def _compressed(form: str, **weights: Any) -> dict[str, Any]:
@@ -283,7 +283,7 @@ def test_a_wrong_place(llama: tuple[Any, IR]) -> None:
         to_checkpoint_layout(llama[1], llama[0], dequantize="lazily")
 
 
-# -- on the command line ------------------------------------------------------------------------------------------------
+# -- on the command line ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", [["extract", "--input", "int64[1,4]<9"], ["llm"]], ids=lambda command: command[0])
