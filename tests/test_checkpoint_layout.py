@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from tests.architectures import Architecture, architectures
+from tests.language_models import FIXED_PROMPT, NOT_CARRIED, PROMPT, language_models
 from torch_ir import IR, IRExecutor, extract_ir, load_weights, optimize
 from torch_ir.cli import main
 from torch_ir.errors import ExportError, WeightLoadError, WeightWarning
 from torch_ir.llm import checkpoint_weights, extract_llm, generate, to_checkpoint_layout, verify_llm
+from torch_ir.llm.generation import Generator, compare_steps, example_prompt
 from torch_ir.ops.torch_internals import pytree
 
 # Architectures whose checkpoints have other keys or shapes than the model; all others are stored as they are.
@@ -56,10 +58,10 @@ def test_bound_from_a_saved_checkpoint(architecture: Architecture, tmp_path: Pat
 @pytest.mark.slow
 def test_every_other_architecture_is_stored_as_it_is() -> None:
     """The lists above are complete: no conversion fails, and none is without effect."""
-    from torch_ir.llm.checkpoint_layout import _Layout
+    from torch_ir.llm.checkpoint_layout import Layout
 
     for architecture in architectures():
-        layout = _Layout.of(architecture.build())
+        layout = Layout.of(architecture.build())
         kind = "plain" if layout.is_plain else "converted" if layout.converted else "renamed"
         name = architecture.name
         assert kind == ("converted" if name in CONVERTED else "renamed" if name in RENAMED else "plain"), name
@@ -83,6 +85,25 @@ def test_prefill_and_decode_read_the_checkpoint(mixtral, tmp_path: Path) -> None
     assert torch.equal(tokens, own[:, 5:])
     assert verify_llm(ir, model, 3, input_ids=prompt)[0]
     assert verify_llm(extract_llm(model, weight_layout="model"), model, 3, input_ids=prompt)[0]
+
+
+_GENERATING = [each for each in language_models() if each.kind in ("causal", "moe") and each.name not in NOT_CARRIED]
+_FOLDERS = random.Random(5).sample([each.name for each in _GENERATING], 2)
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(each, id=each.name, marks=() if each.name in _FOLDERS else pytest.mark.slow) for each in _GENERATING],
+)
+def test_tokens_from_a_saved_folder(architecture: Architecture, tmp_path: Path) -> None:
+    """Every causal and mixture-of-experts model generates its own tokens from the folder that transformers writes."""
+    model = architecture.build()
+    ir = extract_llm(model, prompt=PROMPT if architecture.name in FIXED_PROMPT else None)
+    model.save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    inputs = example_prompt(ir, PROMPT)
+    is_valid, told = compare_steps(Generator(ir, load_weights(tmp_path)), model, 6, inputs)
+    assert is_valid, told
 
 
 def test_an_optimised_graph_reads_the_checkpoint(mixtral) -> None:

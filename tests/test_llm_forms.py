@@ -1,7 +1,6 @@
 """Forms of language models: each generates the model's tokens, or is refused before capture."""
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 import transformers
 
 from tests.architectures import architectures
-from tests.command_line import failure
 from tests.language_models import NOT_CARRIED, REFUSED_FORMS, language_models
 from torch_ir import CaptureWarning, ExportError
 from torch_ir.llm import extract_llm, tiny_check, verify_llm
@@ -129,32 +127,3 @@ def test_tables_that_every_call_writes() -> None:
     assert is_valid, told
     with pytest.raises(ExportError, match="recomputes its whole cache after 16 tokens"):
         extract_llm(model, batch=2, prompt=6, cache_length=32)
-
-
-# -- configurations with quantised weights ----------------------------------------------------------------------------
-
-METHOD = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-
-
-def test_a_quantised_configuration_is_refused() -> None:
-    config = transformers.LlamaConfig(**SIZES, quantization_config=METHOD)
-    with pytest.raises(ExportError, match=r"'llama' has a quantization_config .*'fp8'.*set it to None"):
-        extract_llm(config)
-    with torch.device("meta"):
-        built = transformers.LlamaForCausalLM(config)
-    with pytest.raises(ExportError, match="quantization_config"):
-        extract_llm(built)
-    config.quantization_config = None
-    assert extract_llm(config, batch=1, prompt=4, cache_length=8).nodes
-
-
-@pytest.mark.parametrize("command", [["extract", "--input", "int64[1,4]<9"], ["llm"]], ids=lambda command: command[0])
-def test_a_quantised_configuration_on_the_command_line(
-    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = transformers.LlamaConfig(**SIZES, quantization_config=METHOD)
-    config.save_pretrained(tmp_path)
-    verb, *options = command
-    told = failure(capsys, verb, str(tmp_path / "config.json"), "-o", str(tmp_path / "out.json"), *options)
-    assert "quantization_config" in told
-    assert not (tmp_path / "out.json").exists()

@@ -36,7 +36,7 @@ ROOMS = {
     "sharding": {"errors", "ir", "ops", "analysis", "run", "verify"},
     "pipeline": {"errors", "ir", "ops", "analysis", "run", "verify", "sharding"},
     "golden": {"errors", "ir", "ops", "run", "verify"},
-    "llm": {"errors", "ir", "ops", "capture", "run"},
+    "llm": {"errors", "ir", "ops", "capture", "analysis", "run"},
     "passes": {"errors", "ir", "ops", "rewrite", "analysis", "run"},
     "backends": {"errors", "escaping", "ir", "ops", "rewrite", "analysis", "passes", "run", "targets"},
     "sweep": {"errors", "ir", "ops", "capture", "analysis", "passes", "run", "verify", "explorer"},

@@ -275,11 +275,12 @@ def test_a_header_longer_than_its_file(tmp_path: Path) -> None:
             open_weights(path)
 
 
-def test_files_that_cannot_be_streamed(tmp_path: Path) -> None:
-    """Pickled weights cannot be streamed; missing weights are reported."""
+def test_files_that_cannot_be_streamed(ir: IR, tmp_path: Path) -> None:
+    """Pickled weights are opened as a whole but not streamed; missing weights are reported."""
     torch.save(GOOD, tmp_path / "w.pt")
-    with pytest.raises(WeightLoadError, match=r"only .safetensors files can be read piece by piece"):
-        open_weights(tmp_path / "w.pt")
+    assert open_weights(tmp_path / "w.pt").keys() == GOOD.keys()
+    with pytest.raises(WeightLoadError, match=r"w.pt: pickled tensors cannot be read one at a time"):
+        IRExecutor(ir).load_weights(tmp_path / "w.pt", stream=True)
     with pytest.raises(WeightLoadError, match="no such file"):
         open_weights(tmp_path / "nothing.safetensors")
     with pytest.raises(WeightLoadError, match="contains none of"):

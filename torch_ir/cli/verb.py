@@ -85,6 +85,16 @@ def add_optimize(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--level", choices=("clean", "basic", "full"), metavar="LEVEL", help=text)
 
 
+def add_dequantize(parser: argparse.ArgumentParser) -> None:
+    """Add `--dequantize` to a verb that captures models with quantised weights."""
+    parser.add_argument(
+        "--dequantize",
+        default="prologue",
+        metavar="WHERE",
+        help="quantised weights: once in the `prologue` (default), or in the `layer` that reads them, in each run",
+    )
+
+
 def add_json(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 

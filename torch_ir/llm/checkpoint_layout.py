@@ -6,33 +6,48 @@ or splits a fused projection. The same conversions, recorded on tensors without 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torch_ir.capture import extract_ir
-from torch_ir.capture.naming.export_names import weight_name
 from torch_ir.errors import ExportError, first_line
-from torch_ir.ir import IR, OpNode, Origin, Param, TensorMeta
-from torch_ir.ir.graph.free_names import fresh
+from torch_ir.ir import IR
+from torch_ir.ir.regroup.functions import further_entries
+from torch_ir.llm.quantized import StoredWeight, quantization_of
+from torch_ir.llm.stored_reads import Rewriting
+from torch_ir.run.gguf_file import for_keys
+from torch_ir.run.stored import Weight
+from torch_ir.run.weight_files import WeightSource, headers_of
+
+PLACES = ("prologue", "layer")  # where weights are dequantised
 
 
-def to_checkpoint_layout(ir: IR, model: Any) -> IR:
+def to_checkpoint_layout(
+    ir: IR, model: Any, *, dequantize: str = "prologue", checkpoint: WeightSource | None = None
+) -> IR:
     """Return a copy of a `transformers` model's graph whose weights have the keys and shapes of its checkpoints.
 
     A weight that `transformers` only renames gets the key of the checkpoint. One that it converts is computed by nodes
-    over the tensors of the checkpoint; they depend on weights alone, so they run once, when weights are bound.
+    over the tensors of the checkpoint; they depend on weights alone, so they run once, when weights are bound. If the
+    configuration has a `quantization_config`, so is dequantisation; with `dequantize="layer"`, it is part of the nodes
+    that read the weight and runs with them, so that weights stay quantised in memory. `checkpoint`, of which only
+    headers are read, says which weights are quantised, and which dtypes it has.
     """
-    layout = _Layout.of(model)
+    if dequantize not in PLACES:
+        raise ExportError(f"unknown dequantize {dequantize!r}; expected one of {', '.join(PLACES)}")
+    layout = Layout.of(model, None if checkpoint is None else headers_of(checkpoint))
     ir = ir.clone()
     if layout.is_plain:
         return ir
-    for graph in (ir, *ir.functions.values()):
-        _rewrite(graph, layout)
+    for graph in (ir, *further_entries(ir).values()):
+        Rewriting(graph, layout, in_layers=dequantize == "layer").run()
     return ir.check()
 
 
@@ -46,10 +61,10 @@ def checkpoint_weights(model: Any) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True)
-class _Conversion:
+class Conversion:
     """One call of a converter: the tensors of the checkpoint that it reads, by pattern, and what it computes."""
 
-    converter: Any
+    converter: Any  # None: the tensor is only renamed, or dequantised
     first: str  # the first weight that it computes, by which the converter finds the names of the others
     patterns: tuple[str, ...]  # of the converter, one for each source
     sources: tuple[str, ...]
@@ -57,6 +72,8 @@ class _Conversion:
 
     def run(self, tensors: Iterable[Tensor], model: Any) -> dict[str, Tensor]:
         """Convert tensors; the result is by key of the model."""
+        if self.converter is None:
+            return dict(zip(self.targets, tensors, strict=True))
         converter = deepcopy(self.converter)
         for pattern, source, tensor in zip(self.patterns, self.sources, tensors, strict=True):
             converter.add_tensor(self.first, source, pattern, tensor)
@@ -65,18 +82,20 @@ class _Conversion:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class Layout:
     """How the weights of a model are stored: renamed, or to be converted."""
 
     model: Any
     own: Mapping[str, Tensor]  # the weights of the model, on meta
     stored: Mapping[str, Tensor]  # those of the checkpoint
     renamed: Mapping[str, str]  # key of the model -> key of the checkpoint
-    converted: Mapping[str, _Conversion]  # by key of the model
+    converted: Mapping[str, Conversion]  # converted or dequantised, by key of the model
+    quantized: Mapping[str, StoredWeight]  # by key of the checkpoint if it were not quantised
+    dtypes: Mapping[str, torch.dtype]  # of the tensors of a given checkpoint
     recorded: dict[Any, IR]  # equal conversions are recorded once
 
     @classmethod
-    def of(cls, model: Any) -> _Layout:
+    def of(cls, model: Any, headers: Mapping[str, Weight] | None = None) -> Layout:
         """Return the layout that `save_pretrained` writes; raise ExportError if loading would not restore the model."""
         try:
             from transformers import core_model_loading as loading
@@ -92,32 +111,91 @@ class _Layout:
             raise ExportError(
                 f"transformers cannot convert the weights of {type(model).__name__}: {first_line(error)}"
             ) from error
-        renamed = {group.first: group.sources[0] for group in groups if group.converter is None}
-        converted = {key: group for group in groups if group.converter is not None for key in group.targets}
+        headers = None if headers is None else for_keys(headers, stored)
+        quantized = _quantized(model, groups, stored, headers)
+        kept = [group for group in groups if group.converter is None and group.sources[0] not in quantized]
+        renamed = {group.first: group.sources[0] for group in kept}
+        converted = {key: group for group in groups if group.first not in renamed for key in group.targets}
         lost = own.keys() - renamed.keys() - converted.keys()
         if lost:
             raise ExportError(
                 f"transformers stores no tensor for {min(lost)!r} and {len(lost) - 1} more of {type(model).__name__}"
             )
-        return cls(model, own, stored, renamed, converted, {})
+        dtypes = {key: header.dtype for key, header in (headers or {}).items()}
+        return cls(model, own, stored, renamed, converted, quantized, dtypes, {})
 
     @property
     def is_plain(self) -> bool:
-        """Whether a checkpoint has the keys and shapes of the model."""
-        return not self.converted and all(key == stored for key, stored in self.renamed.items())
+        """Whether a checkpoint has the keys, shapes and dtypes of the model."""
+        is_renamed = any(key != stored for key, stored in self.renamed.items())
+        is_cast = any(self.dtypes.get(key, tensor.dtype) != tensor.dtype for key, tensor in self.stored.items())
+        return not (self.converted or is_renamed or is_cast)
 
-    def graph(self, conversion: _Conversion) -> IR:
-        """Return a conversion as a graph without inputs, with one output for each target."""
-        given = [self.stored[key] for key in conversion.sources]
-        kept = (given[0].dtype, *(tuple(tensor.shape) for tensor in given))
+    def formats(self, conversion: Conversion) -> list[str]:
+        """Return the formats of the quantised tensors that a conversion reads."""
+        return [self.quantized[key].format for key in conversion.sources if key in self.quantized]
+
+    def graph(self, conversion: Conversion) -> tuple[IR, list[str]]:
+        """Return a conversion as a graph without inputs, and the keys of its weights in the order of their numbers."""
+        parts = [self.quantized.get(key, key) for key in conversion.sources]
+        given = {
+            key: tensor
+            for part in parts
+            for key, tensor in ([(part, self.stored[part])] if isinstance(part, str) else part.tensors.items())
+        }
         shapes = tuple(tuple(self.own[key].shape) for key in conversion.targets)
-        key = (id(conversion.converter), conversion.patterns, kept, shapes)
+        kinds = tuple((tensor.dtype, tuple(tensor.shape)) for tensor in given.values())
+        options = tuple("" if isinstance(part, str) else _options(part) for part in parts)
+        key = (id(conversion.converter), conversion.patterns if conversion.converter else (), kinds, shapes, options)
         if key not in self.recorded:
-            self.recorded[key] = extract_ir(_Converting(conversion, given, self.model).eval(), ())
-        return self.recorded[key]
+            recorded = extract_ir(_Computing(conversion, parts, given.values(), self.model).eval(), ())
+            recorded.erase([node for node in recorded.nodes if not node.outputs])  # assertions of dtypes
+            self.recorded[key] = recorded
+        return self.recorded[key], list(given)
 
 
-def _groups(model: Any, own: Mapping[str, Tensor], stored: Mapping[str, Tensor], loading: Any) -> list[_Conversion]:
+def _options(weight: StoredWeight) -> tuple[Any, ...]:
+    """Return what determines how a weight is dequantised, besides its tensors."""
+    function = weight.dequantize
+    return (weight.format, *(function.keywords.items() if isinstance(function, partial) else ()))
+
+
+def _quantized(
+    model: Any, groups: Iterable[Conversion], stored: Mapping[str, Tensor], headers: Mapping[str, Weight] | None
+) -> dict[str, StoredWeight]:
+    """Return the quantised weights of a checkpoint, by the keys that they would have as floats.
+
+    Which weights are quantised follows from the configuration or, if headers are given, from the tensors themselves.
+    """
+    quantization = quantization_of(model)
+    if quantization is None:
+        return {}
+    found: dict[str, StoredWeight] = {}
+    for group in groups:
+        module = model.get_submodule(group.first.rpartition(".")[0])
+        for key in group.sources:
+            if stored[key].dim() < 2 or not quantization.is_stored(key, group.first, module):
+                continue
+            weight = quantization.store(key, stored[key])
+            if headers is not None:
+                if not weight.tensors.keys() <= headers.keys():
+                    continue
+                weight = replace(
+                    weight, tensors={key: _as_in(headers, key, kept) for key, kept in weight.tensors.items()}
+                )
+            found[key] = weight
+    if not found:
+        raise ExportError(f"no weight of {type(model).__name__} is quantised as its quantization_config says")
+    return found
+
+
+def _as_in(headers: Mapping[str, Weight], key: str, tensor: Tensor) -> Tensor:
+    """Return a tensor on meta with the dtype that a checkpoint has; floats only, so that codes stay as published."""
+    dtype = headers[key].dtype
+    return tensor.to(dtype) if dtype.is_floating_point and tensor.dtype.is_floating_point else tensor
+
+
+def _groups(model: Any, own: Mapping[str, Tensor], stored: Mapping[str, Tensor], loading: Any) -> list[Conversion]:
     """Assign the tensors of a checkpoint to weights of the model, as loading does."""
     transforms = _transforms(model, loading)
     renamings = [each for each in transforms if isinstance(each, loading.WeightRenaming)]
@@ -134,7 +212,7 @@ def _groups(model: Any, own: Mapping[str, Tensor], stored: Mapping[str, Tensor],
     for target, members in found.items():
         converter = members[0][0]
         _, patterns, sources = zip(*members, strict=True)
-        group = _Conversion(converter, target, patterns, sources, (target,))
+        group = Conversion(converter, target, patterns, sources, (target,))
         if converter is not None:
             made = group.run([stored[key] for key in sources], model)
             group = replace(group, targets=tuple(made))
@@ -156,68 +234,21 @@ def _transforms(model: Any, loading: Any) -> list[Any]:
     return [each for each in found if not isinstance(each, loading.PrefixChange)]
 
 
-class _Converting(nn.Module):
+class _Computing(nn.Module):
     """A conversion as a model whose parameters are the tensors of the checkpoint."""
 
-    def __init__(self, conversion: _Conversion, tensors: Iterable[Tensor], model: Any) -> None:
+    def __init__(
+        self, conversion: Conversion, parts: Iterable[StoredWeight | str], tensors: Iterable[Tensor], model: Any
+    ) -> None:
         super().__init__()
         self.tensors = nn.ParameterList(nn.Parameter(tensor, requires_grad=False) for tensor in tensors)
-        self._run = lambda: tuple(conversion.run(list(self.tensors), model).values())
+        self._parts = list(parts)
+        self._convert = lambda weights: tuple(conversion.run(weights, model).values())
 
     def forward(self) -> tuple[Tensor, ...]:
-        return self._run()
-
-
-def _rewrite(graph: IR, layout: _Layout) -> None:
-    """Let a graph read the tensors of the checkpoint."""
-    taken = {tensor.name for tensor in (*graph.graph_inputs, *graph.params)}
-    taken |= {name for node in graph.nodes for name in (node.name, *(tensor.name for tensor in node.outputs))}
-    written = {target for target, _ in graph.mutations}
-    sources: dict[str, TensorMeta] = {}
-    nodes: list[OpNode] = []
-    results: dict[str, TensorMeta] = {}
-    for param in list(graph.params):
-        if param.param is None or not param.param.in_state_dict:
-            continue
-        key = next((key for key in param.param.keys if key in layout.converted), None)
-        if key is None:
-            keys = tuple(dict.fromkeys(layout.renamed.get(key, key) for key in param.param.keys))
-            param.param = replace(param.param, keys=keys)
-            continue
-        if param in written:
-            raise ExportError(f"{key!r} is converted on loading and changed by the model, which is not supported")
-        if key not in results:
-            results.update(_converted(layout, layout.converted[key], sources, nodes, taken))
-        param.replace_all_uses_with(results[key])
-    graph.params = [param for param in graph.params if param.consumers or param in written]
-    graph.params += [source for source in sources.values() if source.consumers]
-    graph.nodes = [*nodes, *graph.nodes]
-
-
-def _converted(
-    layout: _Layout,
-    conversion: _Conversion,
-    sources: dict[str, TensorMeta],
-    nodes: list[OpNode],
-    taken: set[str],
-) -> dict[str, TensorMeta]:
-    """Append the nodes of a conversion; return what they compute, by key of the model."""
-    body = layout.graph(conversion)
-    here: dict[TensorMeta, TensorMeta] = {}
-    for param in body.params:
-        key = conversion.sources[int((param.key or "").rpartition(".")[2])]
-        if key not in sources:
-            name = fresh(weight_name("p", key), taken)
-            sources[key] = TensorMeta(name, param.shape, param.dtype, stride=param.stride, param=Param((key,)))
-        here[param] = sources[key]
-    origin = Origin(conversion.first.rpartition(".")[0])
-    for node in body.nodes:
-        for tensor in node.outputs:
-            here[tensor] = tensor.copy()
-            here[tensor].name = fresh(tensor.name, taken)
-        name = here[node.outputs[0]].name if len(node.outputs) == 1 else fresh(node.name, taken)
-        copied = node.copy(here.__getitem__, name)
-        copied.origin = origin
-        nodes.append(copied)
-    outputs = [here[tensor] for tensor in body.graph_outputs]
-    return dict(zip(conversion.targets, outputs, strict=True))
+        left: Iterator[Tensor] = iter(self.tensors)
+        weights = [
+            next(left) if isinstance(part, str) else part.dequantize(*islice(left, len(part.tensors)))
+            for part in self._parts
+        ]
+        return self._convert(weights)

@@ -13,9 +13,10 @@ from torch_ir.capture.export.dynamic import keep_promises, loosened
 from torch_ir.errors import CaptureWarning, ExportError, MissingExtraError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_layout import DECODE, cache_outputs
-from torch_ir.llm.checkpoint_layout import to_checkpoint_layout
-from torch_ir.llm.quantized import refuse_quantized
+from torch_ir.llm.checkpoint_layout import PLACES, to_checkpoint_layout
+from torch_ir.llm.quantized import quantization_of
 from torch_ir.ops.torch_internals import pytree
+from torch_ir.run.weight_files import WeightSource
 
 _log = logging.getLogger("torch_ir.llm")  # the command line shows it as progress
 _LAYOUTS = ("checkpoint", "model")
@@ -34,6 +35,8 @@ def extract_llm(
     model_name: str | None = None,
     blocks: str = "inline",
     weight_layout: str = "checkpoint",
+    dequantize: str = "prologue",
+    checkpoint: WeightSource | None = None,
 ) -> IR:
     """Capture a language model as two graphs over one table of weights: the IR is prefill, its function is decode.
 
@@ -43,11 +46,14 @@ def extract_llm(
     `attention_mask` is an input. Only the logits of the last token are returned unless `all_logits`. `encoder_input`
     is an example for encoders that do not read token ids, such as those of speech. `blocks="function"` keeps repeated
     layers as calls of one function, in each graph. The graphs read the weights as checkpoints of `transformers` store
-    them, or, with `weight_layout="model"`, as the `state_dict` of the model has them.
+    them, or, with `weight_layout="model"`, as the `state_dict` of the model has them; `dequantize` and `checkpoint` are
+    those of `to_checkpoint_layout`.
     """
-    if weight_layout not in _LAYOUTS:
-        raise ExportError(f"unknown weight_layout {weight_layout!r}; expected one of {', '.join(_LAYOUTS)}")
+    for name, value, known in (("weight_layout", weight_layout, _LAYOUTS), ("dequantize", dequantize, PLACES)):
+        if value not in known:
+            raise ExportError(f"unknown {name} {value!r}; expected one of {', '.join(known)}")
     model = build_on_meta(model)
+    quantization_of(model)  # refused before capture if it is not understood
     from torch_ir.llm.caches import Caches
     from torch_ir.llm.entry_points import DecoderOnly, EncoderDecoder, recomputed_after
 
@@ -83,7 +89,9 @@ def extract_llm(
         note = f"prefill and decode of {type(model).__name__} were not checked on a tiny model; run verify_llm"
         warnings.warn(CaptureWarning(f"{note} ({unchecked})"), stacklevel=2)
     ir.check()
-    return to_checkpoint_layout(ir, model) if weight_layout == "checkpoint" else ir
+    if weight_layout == "model":
+        return ir
+    return to_checkpoint_layout(ir, model, dequantize=dequantize, checkpoint=checkpoint)
 
 
 def _count_positions(calls: Any) -> str:
@@ -126,7 +134,6 @@ def build(model: Any) -> Any:
     except ImportError:
         raise MissingExtraError("extracting language models", "transformers", "transformers") from None
     if isinstance(model, transformers.PreTrainedConfig):
-        refuse_quantized(model)
         kinds = ("Seq2SeqLM", "SpeechSeq2Seq") if model.is_encoder_decoder else ("CausalLM",)
         factories = [getattr(transformers, f"AutoModelFor{kind}") for kind in kinds]
         fitting = [factory for factory in factories if type(model) in factory._model_mapping]
@@ -135,8 +142,6 @@ def build(model: Any) -> Any:
         model = fitting[0].from_config(model)
     if not isinstance(model, transformers.PreTrainedModel):
         raise ExportError(f"expected a configuration or model of transformers, not {model!r:.80}")
-    if getattr(model, "hf_quantizer", None) is None:  # loaded weights are quantised, built ones are not
-        refuse_quantized(model.config)
     if not model.can_generate() or not _is_causal(model):
         raise ExportError(f"{type(model).__name__} does not generate text, or not with this configuration")
     return model.eval()

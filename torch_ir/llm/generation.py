@@ -15,6 +15,7 @@ from torch_ir.llm.cache_layout import cache_map, decode_graph
 from torch_ir.llm.checkpoint_layout import checkpoint_weights
 from torch_ir.run import IRExecutor
 from torch_ir.run.tolerances import compare
+from torch_ir.run.weight_files import weights_for
 
 _Step = Callable[..., Any]
 
@@ -105,6 +106,7 @@ class Generator(Steps):
 
     def __init__(self, ir: IR, weights: Mapping[str, Tensor]) -> None:
         decode = decode_graph(ir)
+        weights = weights_for([ir, decode], weights)
         needed = {key for tensor in decode.params if tensor.param for key in tensor.param.keys}
         names = [tensor.name for tensor in decode.graph_inputs]
         places: Any = cache_map(ir)[0].shape[2] if "position" in names else None

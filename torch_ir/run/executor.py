@@ -14,7 +14,7 @@ from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, Limits, OpNode, TensorMeta, evaluate
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.io_tree import rebuild
-from torch_ir.ir.regroup.functions import FUSED, with_calls_open
+from torch_ir.ir.regroup.functions import FUSED, inline_all, with_calls_open
 from torch_ir.ir.sizes.symbols import solve
 from torch_ir.ops.guards import OFFSET
 from torch_ir.ops.neutral_state import NeutralState, reads_default_dtype
@@ -29,7 +29,16 @@ from torch_ir.run.memory import MemoryCheck
 from torch_ir.run.overlapping_inputs import refuse_shared_memory
 from torch_ir.run.ranks import NO_RANK, Rank
 from torch_ir.run.stored import StoredTensor, Weight, loaded
-from torch_ir.run.weight_files import WeightSource, fit_weights, has_pieces, load_weights, open_weights, weights_from
+from torch_ir.run.weight_files import (
+    WeightSource,
+    fit_weights,
+    has_pieces,
+    load_weights,
+    open_weights,
+    stream_weights,
+    weights_for,
+    weights_from,
+)
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -88,8 +97,7 @@ class IRExecutor:
 
     def _plan(self, lazy: bool) -> None:
         """Compile the programs; if weights are in files, nothing is computed ahead."""
-        ir = self.ir if self._watch else _opened(self.ir)
-        once, every = ([], ir.nodes) if self._writes or lazy else split_prologue(ir)
+        ir, once, every = _split(self.ir, is_whole=self._watch is not None, is_ahead=not (self._writes or lazy))
         kept = crossing(once, every, ir)
         given = [*ir.graph_inputs, *ir.params, *kept]
         self._lazy = lazy
@@ -106,12 +114,13 @@ class IRExecutor:
             weights = self.rank.weights(self.ir, open_weights(path))
             weights = weights if stream else {key: loaded(piece) for key, piece in weights.items()}
         else:
-            weights = open_weights(path) if stream else load_weights(path)
+            weights = stream_weights(path) if stream else load_weights(path)
         self.load_weights_from_state_dict(weights)
 
     def load_weights_from_state_dict(self, state_dict: Mapping[str, Weight]) -> None:
         """Bind weights by key, and compute everything that depends on them alone."""
-        values = fit_weights(self.ir, self.rank.weights(self.ir, state_dict), self.constants)
+        weights = self.rank.weights(self.ir, weights_for([self.ir], state_dict))
+        values = fit_weights(self.ir, weights, self.constants)
         lazy = any(isinstance(value, StoredTensor) for value in values)
         if lazy and self._writes:
             raise ExecutionError(
@@ -179,13 +188,27 @@ class IRExecutor:
                 self._params[index] = new.clone() if dense_memory_key(new) in shared else new
 
 
-def _opened(ir: IR) -> IR:
-    """Return the graph, or a copy with fused operators inlined, except those with a user's executor."""
+def _split(ir: IR, *, is_whole: bool, is_ahead: bool) -> tuple[IR, list[OpNode], list[OpNode]]:
+    """Return a graph with fused operators inlined, unless it stays whole, its prologue, and the nodes of every run.
+
+    Operators with a user's executor are not inlined. The nodes of a fused operator run when it runs, so those that
+    depend on weights alone, such as dequantisation, belong to the prologue only if the whole operator does.
+    """
 
     def is_open(node: OpNode) -> bool:
         return node.op_type.startswith(FUSED) and executor_of(node) is None
 
-    return with_calls_open(ir, is_open)
+    if is_whole or not any(node.is_call and is_open(node) for node in ir.all_nodes()):
+        once, every = split_prologue(ir) if is_ahead else ([], ir.nodes)
+        return ir, once, every
+    ir = ir.clone()
+    kept = set(split_prologue(ir)[0]) if is_ahead else set[OpNode]()
+    inline_all(ir, lambda node: is_open(node) and node not in kept)
+    always = set(ir.nodes) - kept
+    inline_all(ir, is_open)
+    for name, body in ir.functions.items():
+        ir.functions[name] = with_calls_open(body, is_open)
+    return ir, [node for node in ir.nodes if node not in always], [node for node in ir.nodes if node in always]
 
 
 def execute_ir(
@@ -224,7 +247,7 @@ def _execute_isolated(
     values = flat_inputs(ir, _checked(inputs), {})
     sizes = read_sizes(ir, values)
     streamed = not isinstance(weights, str) and any(isinstance(value, StoredTensor) for value in weights.values())
-    MemoryCheck(_opened(ir), limits, streamed=streamed).check(sizes)
+    MemoryCheck(_split(ir, is_whole=False, is_ahead=False)[0], limits, streamed=streamed).check(sizes)
     return run_isolated(ir, values, weights, constants, sizes, limits)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import re
 import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -30,7 +31,8 @@ from torch_ir.ir.json.json_text import parse_json, read_text
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.tensor_subclasses import plain_tensors
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
-from torch_ir.run.stored import StoredTensor, Weight, read_header, stored_tensors
+from torch_ir.run.gguf_file import for_keys, gguf_tensors
+from torch_ir.run.stored import StoredTensor, Weight, loaded, read_header, stored_tensors
 
 _Kind = TypeVar("_Kind")
 WeightSource = Union[Mapping[str, Weight], nn.Module, str, os.PathLike[str]]
@@ -38,7 +40,10 @@ _PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # independen
 _CHUNK = 1 << 20  # elements compared at once
 _HINTS = 20  # suggested keys in one report: each takes a search through all keys
 _INDEX = ".safetensors.index.json"
+_PICKLED = (".pt", ".pth", ".bin")
 _PICKLED_INDEX = ".bin.index.json"
+_STATE = ".quant_state.bitsandbytes__"  # JSON text of bitsandbytes as a tensor of bytes
+_LONGEST_STATE = 1 << 16
 _IN_FOLDER = (
     "model.safetensors.index.json",
     "model.safetensors",
@@ -48,7 +53,7 @@ _IN_FOLDER = (
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
-    """Return the tensors of a .pt/.pth/.bin or .safetensors file, of a sharded index, or of a checkpoint folder."""
+    """Return the tensors of a .safetensors, .gguf or .pt/.pth/.bin file, of an index of shards, or of a folder."""
     return _tensors_of(path, _load_one)
 
 
@@ -66,8 +71,12 @@ def weights_from(source: WeightSource) -> Mapping[str, Weight]:
     )
 
 
-def open_weights(path: str | os.PathLike[str]) -> dict[str, StoredTensor]:
-    """Return the locations of tensors in .safetensors files, by key; bound as weights, they are read when needed."""
+def open_weights(path: str | os.PathLike[str]) -> dict[str, Weight]:
+    """Return the tensors of a checkpoint by key; bound as weights, those in files are read when needed.
+
+    `path` is a .safetensors, .gguf or .pt/.pth/.bin file, an index of shards, or a folder. Pickled tensors are read at
+    once. Tensors of a GGUF file have its own names; a graph finds them by its keys.
+    """
     return _tensors_of(path, _open_one)
 
 
@@ -76,16 +85,33 @@ def read_headers(path: str | os.PathLike[str]) -> dict[str, Weight]:
     return _tensors_of(path, _read_header)
 
 
+def headers_of(source: WeightSource) -> Mapping[str, Weight]:
+    """Return weights of which only shapes and dtypes are needed, by key: those of a path are not read."""
+    return read_headers(source) if isinstance(source, (str, os.PathLike)) else weights_from(source)
+
+
 def _read_header(file: Path) -> dict[str, Weight]:
-    if file.suffix == ".safetensors":
-        return dict(stored_tensors(file))
-    return dict(_load_one(file, "meta"))
+    is_pickled = file.suffix not in (".safetensors", ".gguf")
+    return dict(_load_one(file, "meta")) if is_pickled else _open_one(file)
+
+
+def stream_weights(path: str | os.PathLike[str]) -> dict[str, Weight]:
+    """Open a checkpoint of which tensors can be read one at a time; raise WeightLoadError for pickled files."""
+    file = _checkpoint(path)
+    if file.suffix in _PICKLED or file.name.endswith(_PICKLED_INDEX):
+        raise WeightLoadError(f"{file}: pickled tensors cannot be read one at a time; load this file whole")
+    return open_weights(path)
 
 
 def has_pieces(path: str | os.PathLike[str]) -> bool:
     """Whether single tensors of a checkpoint can be read."""
     file = _checkpoint(path)
     return file.name.endswith((".safetensors", _INDEX))
+
+
+def is_checkpoint(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a folder with a checkpoint."""
+    return any((Path(path) / name).is_file() for name in _IN_FOLDER)
 
 
 def _checkpoint(path: str | os.PathLike[str]) -> Path:
@@ -110,15 +136,18 @@ def _tensors_of(path: str | os.PathLike[str], read: Callable[[Path], dict[str, _
 def _load_one(file: Path, device: str = "cpu") -> dict[str, torch.Tensor]:
     if file.suffix == ".safetensors":
         return load_weights_safetensors(file)
-    if file.suffix in (".pt", ".pth", ".bin"):
+    if file.suffix == ".gguf":
+        tensors: dict[str, Any] = gguf_tensors(file).loaded()
+        return tensors
+    if file.suffix in _PICKLED:
         return _unpickled(file, device)
-    raise WeightLoadError(f"{file}: unknown weight format; expected .pt, .pth, .bin, .safetensors or *{_INDEX}")
+    raise WeightLoadError(f"{file}: unknown weight format; expected .safetensors, .gguf, .pt, .pth, .bin or *{_INDEX}")
 
 
-def _open_one(file: Path) -> dict[str, StoredTensor]:
-    if file.suffix != ".safetensors":
-        raise WeightLoadError(f"{file}: only .safetensors files can be read piece by piece; load this one whole")
-    return stored_tensors(file)
+def _open_one(file: Path) -> dict[str, Weight]:
+    if file.suffix == ".safetensors":
+        return dict(stored_tensors(file))
+    return gguf_tensors(file) if file.suffix == ".gguf" else dict(_load_one(file))
 
 
 def load_weights_pt(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
@@ -197,12 +226,16 @@ class Misfit(NamedTuple):
 
 
 MISSING, UNEXPECTED, SHAPE, DTYPE, VALUES = "missing", "unexpected", "shape", "dtype", "values"
-MISFITS = (MISSING, UNEXPECTED, SHAPE, DTYPE, VALUES)
+UNREAD = "unread"  # part of a quantised weight that the graph reads without it
+MISFITS = (MISSING, UNEXPECTED, SHAPE, DTYPE, VALUES, UNREAD)
+_PARTS = re.compile(r"(^|[._])(scales?|scale_inv|scale_2|global_scale|zeros?|qzeros|zero_point|g_idx|absmax|SCB)$")
+_OF_ACTIVATIONS = re.compile(r"^(input|output|activation|act|q|k|v|kv|attn)_|^activation")
+_DESCRIPTIONS = ("weight_shape", "weight_format")  # say again what the shapes and dtypes of other tensors say
 
 
 def validate_weights_against_ir(weights: Mapping[str, Any], ir: IR) -> list[str]:
     """Return every problem with these weights for this graph, one sentence each; empty if they fit."""
-    weights = plain_tensors(weights)
+    weights = weights_for([ir], weights)
     wrong = _misfits(ir, weights, {}, weights.keys() - _keys([ir]), Budget(_HINTS))
     return [misfit.text for misfit in (*wrong, *_surplus([ir], weights))]
 
@@ -210,6 +243,7 @@ def validate_weights_against_ir(weights: Mapping[str, Any], ir: IR) -> list[str]
 def compare_headers(ir: IR, headers: Mapping[str, Weight]) -> list[Misfit]:
     """Return how the headers of a checkpoint differ from the weights of a graph and its entry points."""
     graphs = [ir, *(body for body in ir.functions.values() if body.params)]
+    headers = weights_for(graphs, headers)
     unused = headers.keys() - _keys(graphs)
     hints = Budget(_HINTS)
     found = {
@@ -222,16 +256,39 @@ def compare_headers(ir: IR, headers: Mapping[str, Weight]) -> list[Misfit]:
 
 def fit_weights(ir: IR, weights: Mapping[str, Weight], constants: Mapping[str, torch.Tensor]) -> list[Weight]:
     """Return the value of every param of the graph, in order; all problems are reported at once."""
-    weights = plain_tensors(weights)
+    weights = weights_for([ir], weights)
     unused = weights.keys() - _keys([ir])
     wrong, surplus = list(_misfits(ir, weights, constants, unused, Budget(_HINTS))), _surplus([ir], weights)
-    if wrong:
+    if wrong or any(misfit.kind == UNREAD for misfit in surplus):
         listed = "\n  ".join(map(str, (*wrong, *surplus)))
         raise WeightLoadError(f"the weights do not fit {ir.model_name or 'the graph'}:\n  {listed}")
     if surplus:
         more = f" (and {len(surplus) - 1} more)" if len(surplus) > 1 else ""
         warnings.warn(f"{surplus[0]}{more}", WeightWarning, stacklevel=4)
     return [value for param in ir.params if (value := _find(param, weights, constants)) is not None]
+
+
+def weights_for(graphs: Iterable[IR], weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Return weights as graphs name them: plain tensors, those of a GGUF file by key, numbers in JSON as tensors."""
+    plain = plain_tensors(for_keys(weights, sorted(_keys(graphs))))
+    for key in [key for key in plain if _STATE in key]:
+        offset = _nested_offset(key, plain.pop(key))
+        if offset is not None:
+            plain[f"{key.partition(_STATE)[0]}.nested_offset"] = offset
+    return plain
+
+
+def _nested_offset(key: str, state: Weight) -> torch.Tensor | None:
+    """Return the offset of doubly quantised weights of bitsandbytes, which it stores in JSON text."""
+    if state.is_meta:
+        return torch.empty((), dtype=torch.float32, device="meta")
+    if state.dtype != torch.uint8 or math.prod(state.shape) > _LONGEST_STATE:
+        raise WeightLoadError(f"{key!r} is not the JSON text of bitsandbytes")
+    try:
+        found = parse_json(bytes(loaded(state).flatten().tolist()).decode()).get("nested_offset")
+        return None if found is None else torch.tensor(float(found), **_PLAIN)
+    except (SerializationError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise WeightLoadError(f"{key!r} is not the JSON text of bitsandbytes: {first_line(error)}") from None
 
 
 def _find(param: TensorMeta, weights: Mapping[str, Any], constants: Mapping[str, Any]) -> Any:
@@ -305,13 +362,21 @@ def _missing(param: TensorMeta, unused: Iterable[str]) -> str:
 
 
 def _surplus(graphs: Iterable[IR], weights: Mapping[str, Any]) -> list[Misfit]:
+    graphs = list(graphs)
     known = _keys(graphs)
+    modules = {key.rpartition(".")[0] for key in known}
     missing = known - weights.keys()
-    unexpected = [key for key in weights if key not in known]
-    return [
-        Misfit(UNEXPECTED, key, f"unexpected weight {key!r}{did_you_mean(key, missing if at < _HINTS else ())}")
-        for at, key in enumerate(unexpected)
-    ]
+    found: list[Misfit] = []
+    for key in weights:
+        module, _, last = key.rpartition(".")
+        if key in known or (last in _DESCRIPTIONS and module in modules):
+            continue
+        if _PARTS.search(last) and not _OF_ACTIVATIONS.match(last) and (module in modules or module in known):
+            found.append(Misfit(UNREAD, key, f"nothing reads the scale {key!r}, though the graph reads its weight"))
+        else:
+            hint = did_you_mean(key, missing if len(found) < _HINTS else ())
+            found.append(Misfit(UNEXPECTED, key, f"unexpected weight {key!r}{hint}"))
+    return found
 
 
 def _keys(graphs: Iterable[IR]) -> set[str]:

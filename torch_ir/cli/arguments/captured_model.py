@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch_ir.cli.arguments.dynamic_sizes import choose_sizes, dynamic_shapes, map_specs
 from torch_ir.cli.arguments.input_specs import InputSpec, parse_inputs, read_inputs
 from torch_ir.cli.progress import show_progress
-from torch_ir.errors import Cause, ExportError, printable
+from torch_ir.errors import Cause, CommandError, ExportError, printable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # options that apply to capture, and their defaults
 _OF_CAPTURE: dict[str, Any] = {
     "input": [], "dim": [], "capture": "auto", "explore": None, "blocks": "inline", "crosscheck": False,
-    "real": False, "weights": None,
+    "real": False, "weights": None, "weight_layout": None, "dequantize": "prologue",
 }  # fmt: skip
 SEED = 0  # of the values that a model without given ones is captured on
 _SMALL = 250_000_000  # weights that are filled with random numbers without being asked to
@@ -45,7 +45,14 @@ class Captured:
 
 
 def capture(
-    text: str, arguments: argparse.Namespace, *, real: bool = False, weights: str | None = None, **options: Any
+    text: str,
+    arguments: argparse.Namespace,
+    *,
+    real: bool = False,
+    weights: str | None = None,
+    layout: str | None = None,
+    dequantize: str = "prologue",
+    **options: Any,
 ) -> Captured:
     """Capture a model with the inputs of `--input` and `--dim`; `options` are passed to extract_ir.
 
@@ -80,6 +87,9 @@ def capture(
     bound = match_inputs(model, specs)
     shapes = dynamic_shapes(bound, dims)
 
+    def stored(ir: IR) -> IR:
+        return _in_layout(ir, model, layout, dequantize)
+
     def extract(model: nn.Module, value_of: Callable[[InputSpec], Any]) -> IR:
         call = copy.copy(bound)
         call.arguments = {name: map_specs(value, value_of) for name, value in bound.arguments.items()}
@@ -92,7 +102,7 @@ def capture(
         return extract(build_filled(source, weights), lambda spec: real_value(spec, sizes, generator))
 
     if real or weights is not None:
-        return Captured(extract_real(), time.perf_counter() - start, notes)
+        return Captured(stored(extract_real()), time.perf_counter() - start, notes)
     try:
         ir = extract(model, lambda spec: meta_value(spec, sizes))
     except ExportError as error:
@@ -103,7 +113,24 @@ def capture(
         notes.append("the model needs values; captured on its initial weights and random inputs where none are given")
         _print_notes(notes[-1:], arguments)
         ir = extract_real()
-    return Captured(ir, time.perf_counter() - start, notes)
+    return Captured(stored(ir), time.perf_counter() - start, notes)
+
+
+def _in_layout(ir: IR, model: nn.Module, layout: str | None, dequantize: str) -> IR:
+    """Return a graph that reads weights as asked: by default as the model has them, unless they are quantised."""
+    if layout not in (None, "model", "checkpoint"):
+        raise CommandError(f"--weight-layout is checkpoint or model, not {layout!r}")
+    is_transformers = hasattr(model, "config") and hasattr(model, "base_model_prefix")
+    if not is_transformers:
+        if layout == "checkpoint":
+            raise CommandError("--weight-layout checkpoint needs a model of transformers")
+        return ir
+    from torch_ir.llm import to_checkpoint_layout
+    from torch_ir.llm.quantized import quantization_of
+
+    if layout == "model" or (layout is None and quantization_of(model) is None):
+        return ir
+    return to_checkpoint_layout(ir, model, dequantize=dequantize)
 
 
 def _print_notes(notes: Sequence[str], arguments: argparse.Namespace) -> None:

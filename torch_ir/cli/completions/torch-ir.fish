@@ -51,7 +51,7 @@ function _shtab_torch_ir_using
 end
 
 set -g _shtab_torch_ir_commands extract llm info ops draw visualize explore cost diff check optimize passes run weights verify golden compare bench convert lower coverage shard split sweep doctor completion
-set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --by --cache-length --capture --depth --device --dim --dtype --dumps --encoder-input --engine --every --explain --explore --fail-on --fail-under --focus --format --function --heat --ignore --import --input --leaf --level --list --map --max-bytes --max-nodes --memory --mesh --model --name --only --output --pack --parts --pass --picture --place-input --place-output --plan --prompt --radius --repeat --rtol --search --seed --sources --stages --steps --target --threads --time --timeout --top --verify --weight-layout --weights --workers -d -i -o -t -w
+set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --by --cache-length --capture --checkpoint --depth --dequantize --device --dim --dtype --dumps --encoder-input --engine --every --explain --explore --fail-on --fail-under --focus --format --function --heat --ignore --import --input --leaf --level --list --map --max-bytes --max-nodes --memory --mesh --model --name --only --output --pack --parts --pass --picture --place-input --place-output --plan --prompt --radius --repeat --rtol --search --seed --sources --stages --steps --target --threads --time --timeout --top --verify --weight-layout --weights --workers -d -i -o -t -w
 
 complete -c torch-ir -e
 complete -c torch-ir -f
@@ -71,6 +71,8 @@ complete -c torch-ir -n '_shtab_torch_ir_using extract' -s w -l weights -xka "(_
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l level -xka "module function aten" -d 'what a node is: a layer (`module`), a torch `function`, or an operator (`aten`); default: as it is'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l leaf -x -d 'keep calls of this class whole, such as LlamaDecoderLayer; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l blocks -xka "inline function" -d 'repeated layers: `inline` (default), or as calls of one `function`'
+complete -c torch-ir -n '_shtab_torch_ir_using extract' -l weight-layout -x -d 'of models of transformers: read weights as a `checkpoint` stores them (default if it is quantised), or as the `model` has them in its state_dict (default otherwise)'
+complete -c torch-ir -n '_shtab_torch_ir_using extract' -l dequantize -x -d 'quantised weights: once in the `prologue` (default), or in the `layer` that reads them, in each run'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l crosscheck -d 'compare the recording with torch.export'"'"'s graph'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l name -x -d 'the name of the model in the file (default: its class)'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the IR file to write, or - for stdout (default: a new file, NAME.json)'
@@ -89,6 +91,8 @@ complete -c torch-ir -n '_shtab_torch_ir_using llm' -l all-logits -d 'return the
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l encoder-input -x -d 'the input of an encoder that takes no token ids, such as 1x80x3000'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l blocks -xka "inline function" -d 'repeated layers: `inline` (default), or as calls of one `function`'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l weight-layout -x -d 'read weights as a `checkpoint` stores them (default), or as the `model` has them in its state_dict'
+complete -c torch-ir -n '_shtab_torch_ir_using llm' -l dequantize -x -d 'quantised weights: once in the `prologue` (default), or in the `layer` that reads them, in each run'
+complete -c torch-ir -n '_shtab_torch_ir_using llm' -l checkpoint -x -d 'a checkpoint whose headers say which weights are quantised, and in which dtypes they are stored (default: the one in MODEL, if that is a folder with weights)'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l name -x -d 'the name of the model in the file (default: its class)'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l verify -x -d 'generate N tokens with random weights and compare with the model'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l json -d 'print JSON'

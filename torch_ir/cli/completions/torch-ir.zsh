@@ -251,6 +251,8 @@ _shtab_torch_ir_extract_options=(
   "--level[what a node is\: a layer (\`module\`), a torch \`function\`, or an operator (\`aten\`)\; default\: as it is]:LEVEL:(module function aten)"
   "*--leaf[keep calls of this class whole, such as LlamaDecoderLayer\; repeatable]:CLASS:"
   "--blocks[repeated layers\: \`inline\` (default), or as calls of one \`function\`]:HOW:(inline function)"
+  "--weight-layout[of models of transformers\: read weights as a \`checkpoint\` stores them (default if it is quantised), or as the \`model\` has them in its state_dict (default otherwise)]:WHOSE:"
+  "--dequantize[quantised weights\: once in the \`prologue\` (default), or in the \`layer\` that reads them, in each run]:WHERE:"
   "--crosscheck[compare the recording with torch.export\'s graph]"
   "--name[the name of the model in the file (default\: its class)]:name:"
   {-o,--output}"[the IR file to write, or - for stdout (default\: a new file, NAME.json)]:FILE:_files"
@@ -311,6 +313,8 @@ _shtab_torch_ir_llm_options=(
   "--encoder-input[the input of an encoder that takes no token ids, such as 1x80x3000]:SPEC:"
   "--blocks[repeated layers\: \`inline\` (default), or as calls of one \`function\`]:HOW:(inline function)"
   "--weight-layout[read weights as a \`checkpoint\` stores them (default), or as the \`model\` has them in its state_dict]:WHOSE:"
+  "--dequantize[quantised weights\: once in the \`prologue\` (default), or in the \`layer\` that reads them, in each run]:WHERE:"
+  "--checkpoint[a checkpoint whose headers say which weights are quantised, and in which dtypes they are stored (default\: the one in MODEL, if that is a folder with weights)]:PATH:"
   "--name[the name of the model in the file (default\: its class)]:name:"
   "--verify[generate N tokens with random weights and compare with the model]:N:"
   "--json[print JSON]"
@@ -528,7 +532,7 @@ _shtab_torch_ir_weights_options=(
   "--json[print JSON]"
   ":compare keys, shapes and dtypes:(check)"
   ":an IR file:_files"
-  ":a .safetensors, .pt or .bin file, an index of shards, or a folder:"
+  ":a .safetensors, .gguf, .pt or .bin file, an index of shards, or a folder:"
 )
 
 # guard to ensure default positional specs are added only once per session

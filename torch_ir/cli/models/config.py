@@ -113,9 +113,6 @@ def _fits(factory: Any, config: Any) -> bool:
 
 
 def _build(text: str, factory: Any, config: Any) -> nn.Module:
-    from torch_ir.llm.quantized import refuse_quantized
-
-    refuse_quantized(config)
     make = factory.from_config if hasattr(factory, "from_config") else factory._from_config
     try:
         model: nn.Module = make(config)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import MODELS
 from torch_ir.cli.stdout import STDOUT
-from torch_ir.cli.verb import add_inputs, add_json, add_level, add_verb, save_graph, show
+from torch_ir.cli.verb import add_dequantize, add_inputs, add_json, add_level, add_verb, save_graph, show
 from torch_ir.cli.verbs.info import summarise
 from torch_ir.errors import CommandError
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _EXAMPLES = """
 net.py:Net --input 1x3x224x224 -o net.json
 "hf:bert?num_hidden_layers=2&class=BertForMaskedLM" -o bert.json
+"hf:mixtral?num_hidden_layers=2" --weight-layout checkpoint -o mixtral.json
 timm:resnet50 --input "float32[batch,3,224,224]"
 model.pt2 -o model.json
 net.py:Net --input @inputs.npz --input flag=true -o - | wc -c
@@ -70,6 +71,13 @@ def add_parser(verbs: Verbs) -> None:
         metavar="HOW",
         help="repeated layers: `inline` (default), or as calls of one `function`",
     )
+    parser.add_argument(
+        "--weight-layout",
+        metavar="WHOSE",
+        help="of models of transformers: read weights as a `checkpoint` stores them (default if it is quantised), or "
+        "as the `model` has them in its state_dict (default otherwise)",
+    )
+    add_dequantize(parser)
     parser.add_argument("--crosscheck", action="store_true", help="compare the recording with torch.export's graph")
     parser.add_argument("--name", help="the name of the model in the file (default: its class)")
     parser.add_argument(
@@ -92,6 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
         leaf=arguments.leaf,
         blocks=arguments.blocks,
         crosscheck=arguments.crosscheck,
+        layout=arguments.weight_layout,
+        dequantize=arguments.dequantize,
         model_name=arguments.name,
     )
     path = _output(arguments.output, captured.ir.model_name)

@@ -8,7 +8,16 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import DIFFERENT, add_json, add_verb, load_checked, save_graph, show, terminal_width
+from torch_ir.cli.verb import (
+    DIFFERENT,
+    add_dequantize,
+    add_json,
+    add_verb,
+    load_checked,
+    save_graph,
+    show,
+    terminal_width,
+)
 from torch_ir.cli.verbs.info import shape_text, summarise
 from torch_ir.errors import CommandError
 
@@ -54,6 +63,13 @@ def add_parser(verbs: Verbs) -> None:
         default="checkpoint",
         metavar="WHOSE",
         help="read weights as a `checkpoint` stores them (default), or as the `model` has them in its state_dict",
+    )
+    add_dequantize(parser)
+    parser.add_argument(
+        "--checkpoint",
+        metavar="PATH",
+        help="a checkpoint whose headers say which weights are quantised, and in which dtypes they are stored "
+        "(default: the one in MODEL, if that is a folder with weights)",
     )
     parser.add_argument("--name", help="the name of the model in the file (default: its class)")
     parser.add_argument(
@@ -106,6 +122,8 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
         all_logits=arguments.all_logits,
         blocks=arguments.blocks,
         weight_layout=arguments.weight_layout,
+        dequantize=arguments.dequantize,
+        checkpoint=arguments.checkpoint or _own_checkpoint(arguments),
         encoder_input=meta_value(read_files(specs)[0], {}) if specs else None,
         model_name=arguments.name,
     )
@@ -115,6 +133,14 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
     return ir, facts | (_verify(ir, arguments) if arguments.verify else {})
 
 
+def _own_checkpoint(arguments: argparse.Namespace) -> str | None:
+    """Return the folder of a model that has its weights there."""
+    from torch_ir.run.weight_files import is_checkpoint
+
+    text: str = arguments.model
+    return text if is_checkpoint(text) else None
+
+
 def _build(text: str) -> Any:
     """Build the model of a configuration or of the user's factory."""
     from torch_ir.cli.models.config import load_config, model_class
@@ -122,13 +148,11 @@ def _build(text: str) -> Any:
     from torch_ir.cli.models.model_kinds import is_config
     from torch_ir.cli.models.model_settings import split_settings
     from torch_ir.llm.extraction import build
-    from torch_ir.llm.quantized import refuse_quantized
 
     if not is_config(text) and ":" in text:
         place, settings = split_settings(text)
         return build(call_factory(load_factory(place), text, settings))
     config, name = load_config(text)
-    refuse_quantized(config)
     return build(config if name is None else model_class(config, name)._from_config(config))
 
 

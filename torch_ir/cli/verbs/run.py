@@ -121,13 +121,14 @@ def _limits(arguments: argparse.Namespace) -> Limits:
 
 def _interpreted(arguments: argparse.Namespace, ir: IR, values: list[Any], limits: Limits) -> tuple[Any, ...]:
     """Return the outputs of the executor, which can stream weights."""
-    from torch_ir.run import execute_ir, open_weights, random_weights
+    from torch_ir.run import execute_ir, random_weights
+    from torch_ir.run.weight_files import stream_weights
 
     isolated = arguments.isolated
     if arguments.weights == "random":
         return execute_ir(ir, values, random_weights(ir, arguments.seed), isolated=isolated, limits=limits)
     if arguments.stream:
-        return execute_ir(ir, values, open_weights(arguments.weights), isolated=isolated, limits=limits)
+        return execute_ir(ir, values, stream_weights(arguments.weights), isolated=isolated, limits=limits)
     return execute_ir(ir, values, weights_path=arguments.weights, isolated=isolated, limits=limits)
 
 

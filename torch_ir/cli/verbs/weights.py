@@ -28,7 +28,9 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument("action", metavar="check", choices=("check",), help="compare keys, shapes and dtypes")
     parser.add_argument("file", metavar="FILE", help="an IR file")
     parser.add_argument(
-        "checkpoint", metavar="CHECKPOINT", help="a .safetensors, .pt or .bin file, an index of shards, or a folder"
+        "checkpoint",
+        metavar="CHECKPOINT",
+        help="a .safetensors, .gguf, .pt or .bin file, an index of shards, or a folder",
     )
     add_json(parser)
 
@@ -71,4 +73,5 @@ _LABELS = {
     "unexpected": "unexpected",
     "shape": "of another shape",
     "dtype": "of another dtype",
+    "unread": "unread",
 }

@@ -1,0 +1,120 @@
+"""Weights of compressed-tensors: the schemes of its configuration and the tensors that each format stores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_ir.errors import ExportError
+from torch_ir.llm import dequantize
+from torch_ir.llm.quantized import StoredWeight
+
+_Store = Callable[[str, Tensor], StoredWeight]
+_ALLOWED: Mapping[str, tuple[Any, ...]] = {
+    "num_bits": (2, 4, 8), "type": ("int", "float"), "dynamic": (False, None),
+    "strategy": ("tensor", "channel", "group", "tensor_group", "block"),
+    "actorder": (None, False, "weight", "static"), "zp_dtype": (None, "torch.int8"),
+    "symmetric": (True, False), "scale_dtype": (None, "torch.float8_e4m3fn", "torch.uint8"),
+}  # fmt: skip
+_FREE = ("block_structure", "group_size", "observer", "observer_kwargs")
+
+
+def stores(settings: Mapping[str, Any]) -> list[tuple[list[str], _Store]]:
+    """Return the groups of a configuration: the modules that each targets, and how it stores a weight."""
+    groups = []
+    for name, group in (settings.get("config_groups") or {}).items():
+        group = group if isinstance(group, dict) else group.model_dump()
+        weights = group.get("weights")
+        if weights is None:
+            continue
+        scheme = {key: getattr(value, "value", value) for key, value in weights.items()}
+        _check(name, scheme)
+        form = group.get("format") or settings.get("format")
+        groups.append((list(group["targets"]), _store_of(str(getattr(form, "value", form)), scheme, name)))
+    return groups
+
+
+def _check(name: str, scheme: Mapping[str, Any]) -> None:
+    for option, value in scheme.items():
+        if option in _FREE:
+            continue
+        values = _ALLOWED.get(option)
+        shown = str(value) if isinstance(value, torch.dtype) else value
+        if values is None or shown not in values:
+            raise ExportError(
+                f"the weights of {name!r} in compressed-tensors have {option}={shown!r:.80}, which is not supported"
+            )
+
+
+def _store_of(form: str, scheme: Mapping[str, Any], name: str) -> _Store:
+    bits, is_float = scheme.get("num_bits", 8), scheme.get("type") == "float"
+    if form == "pack-quantized" and not is_float:
+        return partial(_packed, scheme=scheme)
+    if form in ("int-quantized", "naive-quantized") and not is_float and bits == 8:
+        return partial(_plain, scheme=scheme, dtype=torch.int8)
+    if form in ("float-quantized", "naive-quantized") and is_float and bits == 8:
+        return partial(_plain, scheme=scheme, dtype=torch.float8_e4m3fn)
+    if form == "nvfp4-pack-quantized" and is_float and bits == 4 and scheme.get("symmetric", True):
+        return _nvfp4
+    raise ExportError(
+        f"{name!r} of compressed-tensors has the format {form!r} with {bits} bits, which is not supported"
+    )
+
+
+def _empty(*shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _scales(weight: Tensor, scheme: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, int] | None]:
+    """Return the shape of the scales of a weight, and the block that each is for; None if they broadcast."""
+    rows, columns = weight.shape
+    strategy = scheme.get("strategy") or ("group" if (scheme.get("group_size") or -1) > 0 else "tensor")
+    if strategy == "tensor":
+        return (1,), None
+    if strategy == "channel":
+        return (rows, 1), None
+    block = tuple(scheme["block_structure"]) if strategy == "block" else (1, scheme["group_size"])
+    return (math.ceil(rows / block[0]), math.ceil(columns / block[1])), block
+
+
+def _plain(key: str, weight: Tensor, *, scheme: Mapping[str, Any], dtype: torch.dtype) -> StoredWeight:
+    shape, block = _scales(weight, scheme)
+    tensors = {key: weight.to(dtype), f"{key}_scale": _empty(*shape, dtype=weight.dtype)}
+    if not scheme.get("symmetric", True):
+        tensors[f"{key}_zero_point"] = _empty(*shape, dtype=torch.int8)
+    return StoredWeight("affine", tensors, partial(dequantize.affine, dtype=weight.dtype, block=block))
+
+
+def _packed(key: str, weight: Tensor, *, scheme: Mapping[str, Any]) -> StoredWeight:
+    (rows, columns), bits = weight.shape, scheme["num_bits"]
+    shape, block = _scales(weight, scheme)
+    if len(shape) != 2 or (block is not None and block[0] != 1):
+        raise ExportError(f"{key!r} is packed with strategy {scheme.get('strategy')!r}, which is not supported")
+    tensors = {
+        f"{key}_packed": _empty(rows, _words(columns, bits), dtype=torch.int32),
+        f"{key}_scale": _empty(*shape, dtype=weight.dtype),
+    }
+    if not scheme.get("symmetric", True):
+        tensors[f"{key}_zero_point"] = _empty(_words(rows, bits), shape[1], dtype=torch.int32)
+    group = columns if block is None else block[1]
+    options = partial(dequantize.packed_affine, dtype=weight.dtype, bits=bits, shape=(rows, columns), group=group)
+    return StoredWeight("packed", tensors, options)
+
+
+def _words(size: int, bits: int) -> int:
+    return math.ceil(size * bits / 32)
+
+
+def _nvfp4(key: str, weight: Tensor) -> StoredWeight:
+    rows, columns = weight.shape
+    tensors = {
+        f"{key}_packed": _empty(rows, columns // 2, dtype=torch.uint8),
+        f"{key}_scale": _empty(rows, columns // 16, dtype=torch.float8_e4m3fn),
+        f"{key}_global_scale": _empty(1, dtype=torch.float32),
+    }
+    return StoredWeight("nvfp4", tensors, partial(dequantize.nvfp4, dtype=weight.dtype, divide=True))
