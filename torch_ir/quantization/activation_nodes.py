@@ -15,7 +15,7 @@ from torch_ir.quantization.weight_nodes import FLOATS, FP8_MAX, LEAST_SCALE, sca
 from torch_ir.rewrite import Builder
 
 _Q = "quantized_decomposed."
-_LIMITS = {"uint8": (0, 255), "int8": (-127, 127)}
+_LIMITS = {"uint8": (0, 255), "int8": (-128, 127)}  # the whole range, as QuantizeLinear of ONNX has it
 Range = tuple[float, float]  # the lowest and the highest value
 
 
@@ -93,7 +93,8 @@ def _extreme(g: Builder, name: str, tensor: TensorMeta, kind: Kind) -> TensorMet
     """Return the lowest or highest element of each token, or of the tensor, as one element."""
     if kind.by_token:
         return g.op(f"aten.{name}.default", self=tensor, dim=[-1], keepdim=True)
-    return g.op("aten.reshape.default", self=g.op(f"aten.{name}.default", self=tensor), shape=[1])
+    found = g.op(f"aten.{name}.default", self=tensor, dim=list(range(len(tensor.shape))))
+    return g.op("aten.reshape.default", self=found, shape=[1])
 
 
 def _integers(scheme: Scheme) -> dict[str, object]:

@@ -50,7 +50,7 @@ class Integers:
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """What the prologue keeps of a weight: its values, scales, and zero points unless it is symmetric."""
+    """What the prologue keeps of a weight: its values, scales and zero points; groups that are symmetric have none."""
 
     values: TensorMeta
     scales: TensorMeta
@@ -87,7 +87,8 @@ def quantized_bytes(weight: TensorMeta, kind: Kind, scheme: Scheme) -> int:
     count = prod(sizes)
     scales = count // (scheme.group or _length(sizes, kind))
     values = count // 2 if scheme.weight == "int4" else count
-    return values + scales * (4 if scheme.symmetric else 8)
+    has_zeros = scheme.weight != FP8 and not (scheme.symmetric and (scheme.group or kind.is_lookup))
+    return values + scales * (8 if has_zeros else 4)
 
 
 def quantize_weight(g: Builder, weight: TensorMeta, kind: Kind, scheme: Scheme) -> QuantizedWeight:
@@ -112,7 +113,8 @@ def quantize_weight(g: Builder, weight: TensorMeta, kind: Kind, scheme: Scheme) 
         values = g.op(f"{_Q}quantize_per_channel.default", input=wide, scales=scales, zero_points=zeros, **settings)
     if scheme.weight == "int4":
         values = _packed(g, values)
-    return QuantizedWeight(values, scales, None if scheme.symmetric else zeros, shape, axis)
+    needs_zeros = not scheme.symmetric or not scheme.group  # Inductor and OpenVINO need zero points per channel
+    return QuantizedWeight(values, scales, zeros if needs_zeros else None, shape, axis)
 
 
 def restore_weight(g: Builder, kept: QuantizedWeight, weight: TensorMeta, kind: Kind, scheme: Scheme) -> TensorMeta:
@@ -123,9 +125,8 @@ def restore_weight(g: Builder, kept: QuantizedWeight, weight: TensorMeta, kind: 
         rows = _grouped_product(g, values, kept, scheme)
         rows = rows if rows.dtype == out else g.op("aten.to.dtype", self=rows, dtype=out)
         return _from_rows(g, rows, weight, kind, scheme)
-    values = kept.values if scheme.weight == "int8" else _unpacked(g, kept.values, kept.rows, scheme.symmetric)
-    integers = Integers.of(scheme).arguments
-    common = {"input": values, "scales": kept.scales, "zero_points": kept.zero_points, **integers}
+    values = kept.values if scheme.weight == "int8" else _unpacked(g, kept.values, kept.rows, Integers.of(scheme))
+    common = {"input": values, "scales": kept.scales, "zero_points": kept.zero_points, **Integers.of(scheme).arguments}
     if scheme.group:
         settings = {"group_size": scheme.group, "output_dtype": out}
         rows = g.op(f"{_Q}dequantize_per_channel_group.default", **common, **settings)
@@ -152,14 +153,16 @@ def restore_rows(g: Builder, node: OpNode, kept: QuantizedWeight, scheme: Scheme
     if scheme.weight == FP8:
         values = g.op(CONVERT, input=values, dtype=Dtype("float32"))
     elif scheme.weight == "int4":
-        values = _unpacked(g, values, (*indices.shape, length), scheme.symmetric)
+        values = _unpacked(g, values, (*indices.shape, length), Integers.of(scheme))
     parts = g.op("aten.reshape.default", self=values, shape=split)
     scales = per_group(kept.scales)
     if scheme.weight == FP8:
         found = g.op("aten.mul.Tensor", self=parts, other=scales)
     else:
-        zeros = kept.zero_points and per_group(kept.zero_points)
-        zeros = zeros or g.op("aten.zeros.default", size=[1], dtype=Dtype("int32"))
+        zeros = g.op("aten.zeros.default", size=[1], dtype=Dtype("int32"))
+        if not scheme.symmetric:
+            assert kept.zero_points is not None  # made with the scales
+            zeros = per_group(kept.zero_points)
         settings = {**Integers.of(scheme).arguments, "output_dtype": Dtype("float32")}
         found = g.op(f"{_Q}dequantize_per_token.default", input=parts, scales=scales, zero_points=zeros, **settings)
     if weight.dtype != "float32":
@@ -228,7 +231,7 @@ def _scales(
     low = g.op("aten.clamp_max.default", self=g.op("aten.amin.default", self=parts, dim=summed), max=0)
     scales = scale_of(g, g.op("aten.sub.Tensor", self=high, other=low), steps)
     shift = g.op("aten.round.default", self=g.op("aten.div.Tensor", self=low, other=scales))
-    zeros = g.op("aten.rsub.Scalar", self=shift, other=integers.low)
+    zeros = g.op("aten.add.Scalar", self=g.op("aten.neg.default", self=shift), other=integers.low)
     zeros = g.op("aten.clamp.default", self=zeros, min=integers.low, max=integers.high)
     return scales, g.op("aten.to.dtype", self=zeros, dtype=Dtype("int32"))
 
@@ -260,23 +263,23 @@ def to_fp8(g: Builder, values: TensorMeta, scales: TensorMeta) -> TensorMeta:
 
 def _packed(g: Builder, values: TensorMeta) -> TensorMeta:
     """Return two int4 values per byte, row by row if a row has an even number of them."""
+    wide = g.op("aten.to.dtype", self=values, dtype=Dtype("int32"))  # runtimes lack arithmetic on single bytes
     if values.dtype == "int8":
-        values = g.op("aten.to.dtype", self=g.op("aten.add.Scalar", self=values, other=8), dtype=Dtype("uint8"))
+        wide = g.op("aten.add.Scalar", self=wide, other=8)
     is_even = prod(int(dim) for dim in values.shape[1:]) % 2 == 0
     shape = [values.shape[0], -1, 2] if is_even else [-1, 2]
-    pairs = g.op("aten.reshape.default", self=values, shape=shape)
-    low, high = g.ops("aten.unbind.int", self=pairs, dim=-1)
-    raised = g.op("aten.bitwise_left_shift.Tensor_Scalar", self=high, other=4)
-    return g.op("aten.bitwise_or.Tensor", self=low, other=raised)
+    low, high = g.ops("aten.unbind.int", self=g.op("aten.reshape.default", self=wide, shape=shape), dim=-1)
+    both = g.op("aten.add.Tensor", self=low, other=g.op("aten.mul.Scalar", self=high, other=16))
+    return g.op("aten.to.dtype", self=both, dtype=Dtype("uint8"))
 
 
-def _unpacked(g: Builder, packed: TensorMeta, shape: tuple[int | str, ...], signed: bool) -> TensorMeta:
-    """Return the int4 values of a packed tensor."""
-    values = g.op(CONVERT, input=packed, dtype=Dtype("uint8"))
-    low = g.op("aten.bitwise_and.Scalar", self=values, other=15)
-    high = g.op("aten.bitwise_right_shift.Tensor_Scalar", self=values, other=4)
-    pairs = g.op("aten.stack.default", tensors=[low, high], dim=-1)
-    found = g.op("aten.reshape.default", self=pairs, shape=list(shape))
-    if not signed:
-        return found
-    return g.op("aten.sub.Scalar", self=g.op("aten.to.dtype", self=found, dtype=Dtype("int8")), other=8)
+def _unpacked(g: Builder, packed: TensorMeta, shape: tuple[int | str, ...], integers: Integers) -> TensorMeta:
+    """Return the int4 values of a packed tensor; exact in float, and runtimes lack shifts of bytes."""
+    values = g.op(CONVERT, input=packed, dtype=Dtype("float32"))
+    high = g.op("aten.floor.default", self=g.op("aten.mul.Scalar", self=values, other=1 / 16))
+    low = g.op("aten.sub.Tensor", self=values, other=high, alpha=16)
+    found = g.op("aten.stack.default", tensors=[low, high], dim=-1)
+    if integers.low:
+        found = g.op("aten.add.Scalar", self=found, other=integers.low)
+    found = g.op("aten.to.dtype", self=found, dtype=Dtype(integers.dtype))
+    return g.op("aten.reshape.default", self=found, shape=list(shape))
