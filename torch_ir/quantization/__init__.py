@@ -1,7 +1,12 @@
 """Quantisation as a graph transform: recipes, `quantize`, observed ranges, sensitivity of layers."""
 
+from torch_ir.quantization.observers import observe_ranges
 from torch_ir.quantization.quantize_graph import quantize
 from torch_ir.quantization.recipe import LayerRule, Recipe, Scheme
 from torch_ir.quantization.report import QuantizationReport, QuantizedLayer
+from torch_ir.quantization.sensitivity import LayerSensitivity, Movement, Sensitivity, movement, sensitivity
 
-__all__ = ["LayerRule", "QuantizationReport", "QuantizedLayer", "Recipe", "Scheme", "quantize"]
+__all__ = [
+    "LayerRule", "LayerSensitivity", "Movement", "QuantizationReport", "QuantizedLayer", "Recipe", "Scheme",
+    "Sensitivity", "movement", "observe_ranges", "quantize", "sensitivity",
+]  # fmt: skip

@@ -24,6 +24,7 @@ from torch_ir.passes.pass_registry import Pass, find_pass
 from torch_ir.passes.pipeline import apply_pass, prepared
 from torch_ir.quantization.activation_nodes import activation_objection, quantize_activation
 from torch_ir.quantization.choices import Choices, Chosen, Ranges
+from torch_ir.quantization.fuse_restored import fuse_restored
 from torch_ir.quantization.layers import Kind, kind_of
 from torch_ir.quantization.recipe import KEY, Recipe, RecipeLike, Scheme
 from torch_ir.quantization.report import QuantizationReport, QuantizedLayer
@@ -58,16 +59,16 @@ def quantize(
     with uncollected(), remembering():
         graph = with_calls_open(prepared(ir.clone()), lambda call: call.op_type.startswith(FUSED))
         choices = [Choices(each, recipe, ranges or {}) for each in (graph, *further_entries(graph).values())]
-        step = _Quantizing({node: chosen for each in choices for node, chosen in each.nodes.items()})
-        apply_pass(graph, Pass("quantize", step))
-        _check_rules(recipe, step.layers)
-        for name in ("hoist-from-functions", "dead-code"):
-            apply_pass(graph, find_pass(name))
+        quantizing = _Quantizing({node: chosen for each in choices for node, chosen in each.nodes.items()})
+        apply_pass(graph, Pass("quantize", quantizing))
+        _check_rules(recipe, quantizing.layers)
+        for step in (find_pass("hoist-from-functions"), find_pass("dead-code"), Pass("fuse-restored", fuse_restored)):
+            apply_pass(graph, step)
         for each in choices:
-            each.forget_modules(layer.path for layer in step.layers if layer.scheme)
+            each.forget_modules(layer.path for layer in quantizing.layers if layer.scheme)
         graph.extensions[KEY] = recipe.to_dict()
         graph.check()
-    return graph, QuantizationReport(tuple(step.layers))
+    return graph, QuantizationReport(tuple(quantizing.layers))
 
 
 def _check_rules(recipe: Recipe, layers: Sequence[QuantizedLayer]) -> None:
@@ -97,20 +98,31 @@ class _Quantizing:
                 continue
             why = "" if chosen.scheme is None else _objection(node, kind, chosen)
             scheme = None if why else chosen.scheme
-            self.layers += _rows(node[kind.weight], kind, scheme, chosen, why)
+            self.layers += _rows(node[kind.weight], kind, scheme, chosen, why, rewriting.seen)
             nodes += [node] if scheme is None else rewriting.quantized(node, kind, chosen)
             count += scheme is not None
         ir.nodes = nodes
         return count
 
 
-def _rows(weight: TensorMeta, kind: Kind, scheme: Scheme | None, chosen: Chosen, why: str) -> list[QuantizedLayer]:
+def _rows(
+    weight: TensorMeta, kind: Kind, scheme: Scheme | None, chosen: Chosen, why: str, seen: set[Hashable]
+) -> list[QuantizedLayer]:
+    """Return the rows of the report for a node; `seen` are the weights of earlier layers with what is kept of them."""
     before = size_in_bytes(weight) or 0
     after = before if scheme is None else quantized_bytes(weight, kind, scheme)
-    name = None if scheme is None else str(scheme)
+    name, kept = None if scheme is None else str(scheme), (weight, _kept_form(kind, scheme))
+    tied = kept in seen
+    seen.add(kept)
     return [
-        QuantizedLayer(place.name, place.path, place.node.op_type, name, before, after, why) for place in chosen.places
+        QuantizedLayer(place.name, place.path, place.node.op_type, name, before, after, tied, why)
+        for place in chosen.places
     ]
+
+
+def _kept_form(kind: Kind, scheme: Scheme | None) -> Hashable:
+    """Return what determines the quantised values of a weight; layers that agree in it share them."""
+    return scheme and (kind.channels, kind.stacked, scheme.weight, scheme.group, scheme.symmetric)
 
 
 def _objection(node: OpNode, kind: Kind, chosen: Chosen) -> str:
@@ -128,11 +140,20 @@ def _objection(node: OpNode, kind: Kind, chosen: Chosen) -> str:
     return activation_objection(node[kind.activation])
 
 
+def _in_place_of(node: OpNode, made: TensorMeta, g: Builder, known: Knowledge) -> list[OpNode]:
+    """Replace a node by new ones, the last of which takes its name."""
+    known.replace(node.output, made)
+    g.nodes[-1].name, made.name = node.name, node.output.name
+    node.inputs = ()
+    return g.nodes
+
+
 class _Rewriting:
     """One graph in which layers are quantised; equal values are quantised once."""
 
     def __init__(self, ir: IR) -> None:
         self.known = Knowledge.of(ir)
+        self.seen: set[Hashable] = set()
         self._names = FreeNames({node.name for node in ir.nodes} | {tensor.name for tensor in ir.tensors()})
         self._weights: dict[Hashable, QuantizedWeight] = {}
         self._activations: dict[Hashable, TensorMeta] = {}
@@ -145,9 +166,7 @@ class _Rewriting:
         weight = node[kind.weight]
         kept = self._weight(g, weight, kind, scheme)
         if kind.is_lookup:
-            self.known.replace(node.output, restore_rows(g, node, kept, scheme))
-            node.inputs = ()
-            return g.nodes
+            return _in_place_of(node, restore_rows(g, node, kept, scheme), g, self.known)
         inputs = dict(zip(node.args, node.inputs, strict=True))
         inputs[kind.weight] = restore_weight(g, kept, weight, kind, scheme)
         if scheme.activation is not None:
@@ -156,7 +175,7 @@ class _Rewriting:
         return [*g.nodes, node]
 
     def _weight(self, g: Builder, weight: TensorMeta, kind: Kind, scheme: Scheme) -> QuantizedWeight:
-        key = (weight, kind.channels, kind.stacked, scheme.weight, scheme.group, scheme.symmetric)
+        key = (weight, _kept_form(kind, scheme))
         if key not in self._weights:
             self._weights[key] = quantize_weight(g, weight, kind, scheme)
         return self._weights[key]

@@ -12,7 +12,10 @@ from torch_ir.analysis.cost_model.text_table import aligned
 
 @dataclass(frozen=True)
 class QuantizedLayer:
-    """One layer: its name, its scheme (None: float), the bytes of its weight before and after, and why it is float."""
+    """One layer: its name, its scheme (None: float), the bytes of its weight before and after, and why it is float.
+
+    The weight of a `tied` layer is that of an earlier layer, and counts there.
+    """
 
     name: str
     path: str
@@ -20,6 +23,7 @@ class QuantizedLayer:
     scheme: str | None
     bytes_before: int
     bytes_after: int
+    tied: bool = False
     declined: str = ""
 
 
@@ -32,12 +36,12 @@ class QuantizationReport:
     @property
     def bytes_before(self) -> int:
         """The bytes of the weights of all layers in float."""
-        return sum(layer.bytes_before for layer in self.layers)
+        return _total(self.layers)[0]
 
     @property
     def bytes_after(self) -> int:
         """The bytes of the weights of all layers as they are kept in memory, with scales and zero points."""
-        return sum(layer.bytes_after for layer in self.layers)
+        return _total(self.layers)[1]
 
     @property
     def declined(self) -> list[QuantizedLayer]:
@@ -58,7 +62,12 @@ class QuantizationReport:
             counts.setdefault(layer.scheme or "float", []).append(layer)
         rows = [["scheme", "layers", "before", "after"]]
         for scheme, found in [*counts.items(), ("total", list(self.layers))]:
-            sizes = [sum(layer.bytes_before for layer in found), sum(layer.bytes_after for layer in found)]
-            rows.append([scheme, str(len(found)), *(human(size, "B") for size in sizes)])
+            rows.append([scheme, str(len(found)), *(human(size, "B") for size in _total(found))])
         lines = aligned(rows)
         return "\n".join([*lines, *(f"{layer.name} stays in float: {layer.declined}" for layer in self.declined)])
+
+
+def _total(layers: Sequence[QuantizedLayer]) -> tuple[int, int]:
+    """Return the bytes of the weights before and after; tied weights count once."""
+    own = [layer for layer in layers if not layer.tied]
+    return sum(layer.bytes_before for layer in own), sum(layer.bytes_after for layer in own)
