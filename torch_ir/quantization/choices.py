@@ -46,11 +46,11 @@ class Choices:
 
     def forget_modules(self, changed: Iterable[str]) -> None:
         """Drop the classes of the modules around these layers: a target must not lower them as if they were float."""
-        for path in {outer for path in changed for outer in modules_around(path)}:
-            self._ir.modules.pop(path, None)
+        for outer in {outer for path in changed for outer in modules_around(path)}:
+            self._ir.modules.pop(outer, None)
 
     def _choose(self, ir: IR, versions: Sequence[Places]) -> None:
-        """Record the choice for each node of a body; `versions` are the places in each of its calls, all chosen alike."""
+        """Record the choice for each node of a body; `versions` are the places in its calls, which are chosen alike."""
         variants: dict[_Variant, list[CallPlaces]] = {}
         for same in zip(*versions, strict=True):
             first = same[0]
@@ -82,7 +82,8 @@ class Choices:
         rule = self._recipe.rule_for(place.name, place.path, place.node.op_type)
         scheme = None if rule is None else rule.scheme
         is_static = scheme is not None and scheme.activation is not None and scheme.ranges == "static"
-        return scheme, self._ranges.get(place.name) if is_static else None
+        range_ = self._ranges.get(place.name) if is_static else None
+        return scheme, None if range_ is None else (float(range_[0]), float(range_[1]))
 
 
 def _inside(call: CallPlaces, body: IR) -> Places:

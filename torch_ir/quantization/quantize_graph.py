@@ -48,9 +48,9 @@ def quantize(
 ) -> tuple[IR, QuantizationReport]:
     """Return a quantised graph and a report of its layers; the given graph is not changed.
 
-    `recipe` is a `Recipe`, a scheme for all layers such as "int8" or "int4-g64", or a dict from patterns of module paths
-    to schemes, where None leaves a layer in float. `ranges`, from `observe_ranges`, are needed for static activations.
-    A layer that cannot be quantised as the recipe says stays in float, and the report says why.
+    `recipe` is a `Recipe`, a scheme for all layers such as "int8" or "int4-g64", or a dict from patterns of module
+    paths to schemes, where None leaves a layer in float. `ranges`, from `observe_ranges`, are needed for static
+    activations. A layer that cannot be quantised as the recipe says stays in float, and the report says why.
     """
     ir = graph_of(ir, example_inputs, "quantize")
     recipe = Recipe.of(recipe)
@@ -75,7 +75,11 @@ def _check_rules(recipe: Recipe, layers: Sequence[QuantizedLayer]) -> None:
     """Raise QuantizationError for a rule that matches no layer."""
     for rule in recipe.rules:
         if not any(rule.fits(layer.name, layer.path, layer.op_type) for layer in layers):
-            what = f"{rule.match!r:.80}" if rule.operator == "*" else f"{rule.match!r:.80}, operator {rule.operator!r:.80},"
+            what = (
+                f"{rule.match!r:.80}"
+                if rule.operator == "*"
+                else f"{rule.match!r:.80}, operator {rule.operator!r:.80},"
+            )
             close = did_you_mean(rule.match, [layer.name for layer in layers])
             raise QuantizationError(f"the pattern {what} of the recipe matches none of {len(layers)} layers{close}")
 

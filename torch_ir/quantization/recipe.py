@@ -1,8 +1,8 @@
 """Recipes: which layers are quantised, and how. Plain data, readable from JSON and TOML.
 
-    Recipe.of("int4-g64")                                        # every layer
-    Recipe.of({"lm_head": None, "*.mlp.*": "int4-g64", "*": "int8"})   # the first pattern that matches a layer decides
-    Recipe([LayerRule("*", Scheme(weight="int8", activation="uint8", ranges="static"), operator="aten.conv2d*")])
+Recipe.of("int4-g64")                                        # every layer
+Recipe.of({"lm_head": None, "*.mlp.*": "int4-g64", "*": "int8"})   # the first pattern that matches a layer decides
+Recipe([LayerRule("*", Scheme(weight="int8", activation="uint8", ranges="static"), operator="aten.conv2d*")])
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class Scheme:
         for name in given:
             if name not in names:
                 known = ", ".join(names)
-                raise QuantizationError(f"a scheme has no {name!r:.40}; expected {known}{did_you_mean(str(name), names)}")
+                raise QuantizationError(
+                    f"a scheme has no {name!r:.40}; expected {known}{did_you_mean(str(name), names)}"
+                )
         return cls(**given)
 
     def to_dict(self) -> dict[str, Any]:
@@ -175,7 +177,7 @@ def _rules(given: Mapping[str, Any]) -> Iterable[LayerRule]:
     names = ("match", "operator", "scheme")
     for at, record in enumerate(given["layers"]):
         if not isinstance(record, Mapping) or "scheme" not in record:
-            raise QuantizationError(f"layers[{at}] of the recipe needs a scheme (write \"{FLOAT}\" to quantise nothing)")
+            raise QuantizationError(f'layers[{at}] of the recipe needs a scheme (write "{FLOAT}" to quantise nothing)')
         for name in record:
             if name not in names:
                 message = f"layers[{at}] of the recipe has no {name!r:.40}; expected {', '.join(names)}"
@@ -214,14 +216,18 @@ def _adjusted(preset: Mapping[str, Any], name: str, parts: Iterable[str]) -> Sch
         elif (dtype := {"fp8": FP8}.get(part, part)) in _ACTIVATIONS:
             settings["activation"] = dtype
         else:
-            raise QuantizationError(f"unknown part {part!r:.40} of scheme {name!r:.60}; expected g and a number, or asym")
+            raise QuantizationError(
+                f"unknown part {part!r:.40} of scheme {name!r:.60}; expected g and a number, or asym"
+            )
     return Scheme(**settings)
 
 
 def _one_of(field: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
         close = did_you_mean(value, known) if isinstance(value, str) else ""
-        raise QuantizationError(f"{field} of a scheme cannot be {value!r:.40}; expected one of {', '.join(known)}{close}")
+        raise QuantizationError(
+            f"{field} of a scheme cannot be {value!r:.40}; expected one of {', '.join(known)}{close}"
+        )
 
 
 def _text(what: str, value: object) -> str:

@@ -111,7 +111,9 @@ class Sensitivity:
             choices.append((row.bytes_after, row.movement.noise, Scheme.of(row.scheme)))
         chosen = best_choice([[pair[:2] for pair in choices] for choices in layers.values()], budget - self.bytes_float)
         rules = [LayerRule(name, choices[at][2]) for (name, choices), at in zip(layers.items(), chosen, strict=True)]
-        return Recipe(tuple(sorted(rules, key=lambda rule: "#" not in rule.match)))  # `a` also matches the path of `a#1`
+        return Recipe(
+            tuple(sorted(rules, key=lambda rule: "#" not in rule.match))
+        )  # `a` also matches the path of `a#1`
 
     def predicted(self, recipe: Recipe) -> float:
         """Return the SQNR of a recipe in dB if the noise of layers adds up."""
@@ -131,11 +133,15 @@ class Sensitivity:
         for row in sorted(self.rows, key=lambda row: row.movement.sqnr):
             moved = row.movement
             sizes = (human(size, "B") for size in (row.bytes_before, row.bytes_after))
-            rows.append([row.name, row.scheme, *sizes, f"{moved.sqnr:.2f}", f"{moved.cosine:.6f}", f"{moved.max_abs:.3g}"])
+            rows.append(
+                [row.name, row.scheme, *sizes, f"{moved.sqnr:.2f}", f"{moved.cosine:.6f}", f"{moved.max_abs:.3g}"]
+            )
         return "\n".join([*aligned(rows, left=(0, 1)), NOTE])
 
 
-def movement(ir: IR, quantized: IR, weights: WeightSource, inputs: Iterable[Any], *, limits: Limits = Limits()) -> Movement:
+def movement(
+    ir: IR, quantized: IR, weights: WeightSource, inputs: Iterable[Any], *, limits: Limits = Limits()
+) -> Movement:
     """Run both graphs and return how far the outputs of the quantised one are from those of the original."""
     sums = _Sums()
     values = list(inputs)
@@ -162,8 +168,8 @@ def sensitivity(
 ) -> Sensitivity:
     """Return how far the outputs move if only one layer is quantised, for each layer and each scheme.
 
-    `inputs` are a few tuples or dicts of arguments. Weights of `open_weights` are read when needed, and a run that would
-    take more than `limits.memory_bytes` is refused.
+    `inputs` are a few tuples or dicts of arguments. Weights of `open_weights` are read when needed, and a run that
+    would take more than `limits.memory_bytes` is refused.
     """
     require_graph(ir, "sensitivity")
     wanted = [scheme for each in schemes if (scheme := Scheme.of(each)) is not None]

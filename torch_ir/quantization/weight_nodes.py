@@ -5,9 +5,9 @@
     int4     p = pack(quantize_per_channel_group(w, s, 0));  y = linear(x, dequantize_per_channel_group(unpack(p), s))
     fp8      q = to(w / s, float8_e4m3fn);  y = linear(x, convert_element_type.no_fuse(q) * s)
 
-Two int4 values share a byte, the first in the low half, each plus 8 if it is signed. The operators that start a restored
-weight, `dequantize_*` and `convert_element_type.no_fuse`, never become part of the prologue, so that the quantised
-values are what stays in memory.
+Two int4 values share a byte, the first in the low half, each plus 8 if it is signed. The operators that start a
+restored weight, `dequantize_*` and `convert_element_type.no_fuse`, never become part of the prologue, so that the
+quantised values are what stays in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from torch_ir.ir import Dtype, OpNode, TensorMeta
+from torch_ir.ir import Dtype, Expr, OpNode, TensorMeta
 from torch_ir.quantization.layers import Kind
 from torch_ir.quantization.recipe import FP8, Scheme
 from torch_ir.rewrite import Builder
@@ -38,10 +38,10 @@ class Integers:
 
     @classmethod
     def of(cls, scheme: Scheme) -> Integers:
-        """Return the integers of a scheme; symmetric int8 omits -128, so that negation is exact."""
+        """Return the integers of a scheme; symmetric ones omit the lowest, so that no largest weight is halfway."""
         if scheme.weight == "int8":
             return cls("int8", -127 if scheme.symmetric else -128, 127)
-        return cls("int8", -8, 7) if scheme.symmetric else cls("uint8", 0, 15)
+        return cls("int8", -7, 7) if scheme.symmetric else cls("uint8", 0, 15)
 
     @property
     def arguments(self) -> dict[str, object]:
@@ -107,7 +107,9 @@ def quantize_weight(g: Builder, weight: TensorMeta, kind: Kind, scheme: Scheme) 
     scales, zeros = _scales(g, parts, summed, integers, scheme.symmetric)
     if scheme.group:
         settings = {**integers.arguments, "group_size": scheme.group}
-        values = g.op(f"{_Q}quantize_per_channel_group.default", input=wide, scales=scales, zero_points=zeros, **settings)
+        values = g.op(
+            f"{_Q}quantize_per_channel_group.default", input=wide, scales=scales, zero_points=zeros, **settings
+        )
     else:
         settings = {**integers.arguments, "axis": axis}
         values = g.op(f"{_Q}quantize_per_channel.default", input=wide, scales=scales, zero_points=zeros, **settings)
@@ -140,7 +142,7 @@ def restore_rows(g: Builder, node: OpNode, kept: QuantizedWeight, scheme: Scheme
     weight, indices = node["weight"], node["indices"]
     length = kept.rows[1]
     group = scheme.group or length
-    split = [*indices.shape, length // group, group]
+    outer = _sizes(indices.shape)
 
     def select(table: TensorMeta) -> TensorMeta:
         return g.op("aten.embedding.default", weight=table, indices=indices)
@@ -154,7 +156,7 @@ def restore_rows(g: Builder, node: OpNode, kept: QuantizedWeight, scheme: Scheme
         values = g.op(CONVERT, input=values, dtype=Dtype("float32"))
     elif scheme.weight == "int4":
         values = _unpacked(g, values, (*indices.shape, length), Integers.of(scheme))
-    parts = g.op("aten.reshape.default", self=values, shape=split)
+    parts = g.op("aten.reshape.default", self=values, shape=[*outer, length // group, group])
     scales = per_group(kept.scales)
     if scheme.weight == FP8:
         found = g.op("aten.mul.Tensor", self=parts, other=scales)
@@ -167,7 +169,7 @@ def restore_rows(g: Builder, node: OpNode, kept: QuantizedWeight, scheme: Scheme
         found = g.op(f"{_Q}dequantize_per_token.default", input=parts, scales=scales, zero_points=zeros, **settings)
     if weight.dtype != "float32":
         found = g.op("aten.to.dtype", self=found, dtype=Dtype(weight.dtype))
-    return g.op("aten.reshape.default", self=found, shape=[*indices.shape, length])
+    return g.op("aten.reshape.default", self=found, shape=[*outer, length])
 
 
 # -- layouts ----------------------------------------------------------------------------------------------------------
@@ -279,7 +281,12 @@ def _unpacked(g: Builder, packed: TensorMeta, shape: tuple[int | str, ...], inte
     high = g.op("aten.floor.default", self=g.op("aten.mul.Scalar", self=values, other=1 / 16))
     low = g.op("aten.sub.Tensor", self=values, other=high, alpha=16)
     found = g.op("aten.stack.default", tensors=[low, high], dim=-1)
-    if integers.low:
-        found = g.op("aten.add.Scalar", self=found, other=integers.low)
+    if integers.dtype == "int8":
+        found = g.op("aten.add.Scalar", self=found, other=-8)
     found = g.op("aten.to.dtype", self=found, dtype=Dtype(integers.dtype))
-    return g.op("aten.reshape.default", self=found, shape=list(shape))
+    return g.op("aten.reshape.default", self=found, shape=_sizes(shape))
+
+
+def _sizes(shape: Iterable[int | str]) -> list[int | Expr]:
+    """Return a shape as an attribute, in which open sizes are expressions."""
+    return [Expr(dim) if isinstance(dim, str) else dim for dim in shape]

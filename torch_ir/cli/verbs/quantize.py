@@ -101,9 +101,7 @@ def _ranges(ir: IR, arguments: argparse.Namespace) -> Ranges | None:
     if not arguments.sample:
         return None
     weights = read_weights(ir, arguments.weights, arguments.seed)
-    found = observe_ranges(
-        ir, weights, samples(ir, arguments), method=arguments.method, progress=show_progress
-    )
+    found = observe_ranges(ir, weights, samples(ir, arguments), method=arguments.method, progress=show_progress)
     if arguments.save_ranges:
         write_ranges(arguments.save_ranges, found)
     return found

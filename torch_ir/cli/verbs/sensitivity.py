@@ -42,7 +42,9 @@ def add_parser(verbs: Verbs) -> None:
         metavar="SCHEME",
         help="a scheme to try for each layer; repeatable (default: int8 and int4)",
     )
-    parser.add_argument("--budget", metavar="BYTES", help="find a recipe whose weights take at most this, such as 200MB")
+    parser.add_argument(
+        "--budget", metavar="BYTES", help="find a recipe whose weights take at most this, such as 200MB"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the recipe of --budget as JSON")
     parser.add_argument("--memory", metavar="BYTES", help="memory limit of a run, such as 4GB (default: none)")
     add_seed(parser)

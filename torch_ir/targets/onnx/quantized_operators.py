@@ -1,7 +1,7 @@
 """ONNX for the operators of `quantized_decomposed`, which torch's exporter lacks.
 
-Per tensor and per channel, they become QuantizeLinear and DequantizeLinear, which runtimes replace by integer kernels; the
-others are written as arithmetic. QuantizeLinear divides by a scale where torch multiplies by its inverse, so that a
+Per tensor and per channel, they become QuantizeLinear and DequantizeLinear, which runtimes replace by integer kernels;
+the others are written as arithmetic. QuantizeLinear divides by a scale where torch multiplies by its inverse, so that a
 value next to the middle of two integers may be rounded to the other one.
 """
 
