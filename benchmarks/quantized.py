@@ -4,7 +4,8 @@ python -m benchmarks.quantized [--rounds N] [--search]
 
 The weights are random. For `--search` they are made similar to trained ones: the rows of a matrix have log-normal
 scales, elements are heavy-tailed (Student's t with 4 degrees of freedom), a few input features of each block are up to
-28 times larger than the others, and blocks differ in how strong both effects are.
+28 times larger than the others, and blocks differ in how strong both effects are and in how much they add to the
+residual stream (a factor of up to 30).
 """
 
 import argparse
@@ -111,6 +112,7 @@ def trained_like(width: int, depth: int) -> nn.Module:
                 heavy = torch.distributions.StudentT(4.0).sample((rows, columns)) / 2**0.5
                 scales = torch.exp(strength * torch.randn(rows, 1))
                 layer.weight.copy_(heavy * scales * columns**-0.5 / scales.square().mean().sqrt())
+            block.down.weight *= 10 ** (-1.5 * torch.rand(()).item())
             chosen = torch.randperm(width)[: 2 + at % 4]
             block.norm.weight[chosen] *= 1 + 19 * strength
     return model
