@@ -84,15 +84,13 @@ def _dequantize_per_channel(
     return (values * scales.reshape(shape)).to(out_dtype or torch.float32)
 
 
-QUANTIZED: dict[str, Rule] = {
-    f"quantized_decomposed.{name}": rule
-    for name, rule in {
-        "convert_element_type.no_fuse": _convert,
-        "quantize_per_token.default": _quantize_per_token,
-        "dequantize_per_token.default": _dequantize_per_token,
-        "quantize_per_tensor.tensor": _quantize_per_tensor,
-        "dequantize_per_tensor.tensor": _dequantize_per_tensor,
-        "dequantize_per_channel.default": _dequantize_per_channel,
-        "dequantize_per_channel_group.default": _dequantize_per_group,
-    }.items()
+_RULES: dict[str, Rule] = {
+    "convert_element_type.no_fuse": _convert,
+    "quantize_per_token.default": _quantize_per_token,
+    "dequantize_per_token.default": _dequantize_per_token,
+    "quantize_per_tensor.tensor": _quantize_per_tensor,
+    "dequantize_per_tensor.tensor": _dequantize_per_tensor,
+    "dequantize_per_channel.default": _dequantize_per_channel,
+    "dequantize_per_channel_group.default": _dequantize_per_group,
 }
+QUANTIZED: dict[str, Rule] = {f"quantized_decomposed.{name}": rule for name, rule in _RULES.items()}

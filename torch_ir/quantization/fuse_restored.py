@@ -6,6 +6,8 @@ after    w = fused.dequantize_int4(values=p, scales=s, function=@dequantize_int4
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch_ir.ir import IR, OpNode
 from torch_ir.passes.fuse.fused_calls import Group, fuse
 from torch_ir.quantization.weight_nodes import CONVERT
@@ -48,5 +50,5 @@ def _unpacking(node: OpNode) -> Group | None:
     reads = {"values": start["input"], "scales": node["scales"]}
     if node["zero_points"] is not None:
         reads["zero_points"] = node["zero_points"]
-    attrs = {name: node[name] for name in ("group_size", "axis") if name in node.attrs}
+    attrs: dict[str, Any] = {name: node[name] for name in ("group_size", "axis") if name in node.attrs}
     return Group(_NAME, [*list(found)[:0:-1], node], reads, attrs)

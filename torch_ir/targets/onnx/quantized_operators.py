@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
-from onnxscript import opset18 as op
+from onnxscript import opset18
 from onnxscript.onnx_types import TensorType
 
+op: Any = opset18  # its annotations do not cover traced functions
 _FLOAT32, _UINT8, _INT8 = 1, 2, 3  # ONNX data types
 _WHOLE = {_INT8: (-128, 127), _UINT8: (0, 255)}
 
