@@ -52,6 +52,8 @@ SHOWN = {
     "diff": ["net.json", "net.json"],
     "check": ["net.json"],
     "optimize": ["net.json", "--explain", "", "-o", "better.json"],
+    "quantize": ["net.json", "--recipe", "int8"],
+    "sensitivity": ["net.json", "--weights", "random"],
     "passes": [],
     "run": ["net.json", "-w", "random", "-o", "results.pt"],
     "weights": ["check", "net.json", "net.pt"],

@@ -32,6 +32,8 @@ cost model.json
 diff model.json model.json
 check model.json
 optimize model.json -o better.json
+quantize model.json --recipe int8 -o quantized.json
+sensitivity model.json --weights random
 passes
 run model.json --weights random
 verify model.json net.py:make

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         GraphError,
         GuardError,
         PipelineError,
+        QuantizationError,
         SerializationError,
         ShardError,
         TorchIRError,
@@ -57,6 +58,16 @@ if TYPE_CHECKING:
         split,
         stage_of,
         verify_pipeline,
+    )
+    from torch_ir.quantization import (
+        QuantizationReport,
+        Recipe,
+        Scheme,
+        Sensitivity,
+        movement,
+        observe_ranges,
+        quantize,
+        sensitivity,
     )
     from torch_ir.rewrite import Builder, Pattern, Rule, op, rule
     from torch_ir.run import (
@@ -103,8 +114,8 @@ _ROOMS = {
     "draw": ("generate_op_distribution_pie", "ir_to_mermaid", "render", "render_pair", "to_model_explorer"),
     "errors": (
         "CaptureWarning", "ConversionError", "ExecutionError", "ExportError", "GraphError", "GuardError",
-        "PipelineError", "SerializationError", "ShardError", "TorchIRError", "VersionWarning", "WeightLoadError",
-        "WeightWarning",
+        "PipelineError", "QuantizationError", "SerializationError", "ShardError", "TorchIRError", "VersionWarning",
+        "WeightLoadError", "WeightWarning",
     ),
     "explorer": ("explore",),
     "formats": ("from_protobuf", "load_protobuf", "save_protobuf", "to_protobuf"),
@@ -116,6 +127,10 @@ _ROOMS = {
     "pipeline": (
         "PipelineReport", "StageRank", "is_pipeline", "pipeline_report", "run_pipeline", "sends_of", "split",
         "stage_of", "verify_pipeline",
+    ),
+    "quantization": (
+        "QuantizationReport", "Recipe", "Scheme", "Sensitivity", "movement", "observe_ranges", "quantize",
+        "sensitivity",
     ),
     "rewrite": ("Builder", "Pattern", "Rule", "op", "rule"),
     "run": (
@@ -138,18 +153,20 @@ __all__ = [
     "IR", "BlockReport", "Builder", "CaptureWarning", "Comparison", "Compiled", "Contract", "ConversionError", "Cost",
     "CoverageReport", "Declined", "Diff", "Divergence", "ExecutionError", "ExportError", "GraphError", "GuardError",
     "IRExecutor", "Layer", "Limits", "LocalRanks", "Lowered", "NodeInfo", "OpNode", "Pattern", "PipelineError",
-    "PipelineReport", "Placeholder", "Rule", "SerializationError", "ShardError", "StageRank", "Symbol", "Target",
-    "TensorMeta", "TorchIRError", "VerificationReport", "VersionWarning", "WeightLoadError", "WeightWarning",
-    "__version__", "apply_rules", "bind_onnx", "compare_golden", "compile", "convert_exported_program", "cost",
-    "cost_report", "coverage", "describe", "deserialize_ir", "diff", "dynamic_shapes_of", "execute_ir", "explore",
-    "export_model", "extract_ir", "from_fx", "from_protobuf", "generate_op_distribution_pie", "get_conversion_fn",
-    "get_execution_fn", "ir_to_mermaid", "is_pipeline", "list_backends", "list_passes", "list_registered_ops",
-    "liveness", "load_ir", "load_protobuf", "load_weights", "load_weights_pt", "load_weights_safetensors", "meta_init",
-    "named_pass", "op", "open_weights", "optimize", "pipeline_report", "random_weights", "register_backend",
-    "register_executor", "register_op", "render", "render_pair", "rule", "rule_pass", "run_pipeline", "run_sharded",
-    "save_ir", "save_protobuf", "sends_of", "serialize_ir", "shard", "split", "stage_of", "subgraph", "to_mlir",
-    "to_model_explorer", "to_onnx", "to_protobuf", "to_python", "to_torch", "transformers_plan", "validate_ir",
-    "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "verify_pipeline", "verify_sharded", "write_golden",
+    "PipelineReport", "Placeholder", "QuantizationError", "QuantizationReport", "Recipe", "Rule", "Scheme",
+    "Sensitivity", "SerializationError", "ShardError", "StageRank", "Symbol", "Target", "TensorMeta", "TorchIRError",
+    "VerificationReport", "VersionWarning", "WeightLoadError", "WeightWarning", "__version__", "apply_rules",
+    "bind_onnx", "compare_golden", "compile", "convert_exported_program", "cost", "cost_report", "coverage", "describe",
+    "deserialize_ir", "diff", "dynamic_shapes_of", "execute_ir", "explore", "export_model", "extract_ir", "from_fx",
+    "from_protobuf", "generate_op_distribution_pie", "get_conversion_fn", "get_execution_fn", "ir_to_mermaid",
+    "is_pipeline", "list_backends", "list_passes", "list_registered_ops", "liveness", "load_ir", "load_protobuf",
+    "load_weights", "load_weights_pt", "load_weights_safetensors", "meta_init", "movement", "named_pass",
+    "observe_ranges", "op", "open_weights", "optimize", "pipeline_report", "quantize", "random_weights",
+    "register_backend", "register_executor", "register_op", "render", "render_pair", "rule", "rule_pass",
+    "run_pipeline", "run_sharded", "save_ir", "save_protobuf", "sends_of", "sensitivity", "serialize_ir", "shard",
+    "split", "stage_of", "subgraph", "to_mlir", "to_model_explorer", "to_onnx", "to_protobuf", "to_python", "to_torch",
+    "transformers_plan", "validate_ir", "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "verify_pipeline",
+    "verify_sharded", "write_golden",
 ]  # fmt: skip
 
 

@@ -113,6 +113,10 @@ class ShardError(TorchIRError):
     """A graph cannot be sharded according to the plan, or the plan is invalid."""
 
 
+class QuantizationError(TorchIRError):
+    """A recipe is invalid, or a layer cannot be quantised as it says."""
+
+
 class PipelineError(TorchIRError):
     """A graph cannot be split into the requested stages, or is not a pipeline."""
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_ir.backends.quantized_rules import QUANTIZED
 from torch_ir.passes.decompose.rewriting import Rule
 
 _aten = torch.ops.aten
@@ -345,6 +346,7 @@ OPENVINO: dict[str, Rule] = {
     **SOFTMAX,
     **WIDENED,
     **INDICES,
+    **QUANTIZED,
     "aten.scatter_reduce.two": scatter_mean,
 }
 IREE: dict[str, Rule] = {**BYTES, **SOFTMAX, **WIDENED, **INDICES, **NORMS, "aten.softshrink.default": softshrink}

@@ -45,6 +45,8 @@ def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 4  # errors are raised instead
+    # products with dequantised weights in float: by default, their inputs are rounded to int8
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     options.add_external_initializers(list(held), list(held.values()))
     content = onnx_ir.to_proto(model).SerializeToString()
     try:

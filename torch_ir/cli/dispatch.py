@@ -36,7 +36,7 @@ from torch_ir.errors import (
 _GROUPS = {
     "capture a model": ("extract", "llm"),
     "inspect a graph": ("info", "ops", "draw", "explore", "cost", "diff", "check"),
-    "optimise": ("optimize", "passes"),
+    "optimise": ("optimize", "passes", "quantize", "sensitivity"),
     "run and verify": ("run", "weights", "verify", "golden", "compare", "bench"),
     "convert, lower and distribute": ("convert", "lower", "coverage", "shard", "split"),
     "many models": ("sweep",),

@@ -64,7 +64,7 @@ def optimize(
     with uncollected(), remembering(), journal() as entries:
         is_flat = not any(node.is_call for node in ir.nodes)
         folds = is_flat and (len(ir.nodes) > _DEEP if by_block is None else by_block)
-        better = _prepared(ir.fold_blocks() if folds else ir.clone())
+        better = prepared(ir.fold_blocks() if folds else ir.clone())
         try:
             rows = _run(better, steps, each, progress or (lambda text: None))
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
@@ -101,7 +101,7 @@ def _run(ir: IR, steps: Sequence[Pass], each: bool, progress: Callable[[str], No
                 if seen.get(step.name) == changes:
                     continue
                 progress(f"round {round_ + 1}, pass {number} of {len(phase)}: {step.name}, {len(ir.nodes)} nodes")
-                made = _applied(ir, step)
+                made = apply_pass(ir, step)
                 if made:
                     watchdog.look(step.name)
                     rows.append(Row(step.name, made, measured_in_all(ir) if each else None))
@@ -122,7 +122,7 @@ def _as_pass(step: Step) -> Pass:
     return find_pass(step) if isinstance(step, str) else Pass(getattr(step, "__name__", "pass"), step)
 
 
-def _prepared(ir: IR) -> IR:
+def prepared(ir: IR) -> IR:
     """Prepare a graph for rewriting: name its arguments; reject in-place operators."""
     for node in ir.all_nodes():
         name_arguments(node)
@@ -132,7 +132,7 @@ def _prepared(ir: IR) -> IR:
     return ir
 
 
-def _applied(ir: IR, step: Pass) -> int:
+def apply_pass(ir: IR, step: Pass) -> int:
     """Apply a pass to the functions of a graph, then to the graph; bodies of fused calls are left alone."""
     count = 0
     finished = called_by(node for node in ir.nodes if node.op_type.startswith(FUSED))
@@ -140,7 +140,7 @@ def _applied(ir: IR, step: Pass) -> int:
     outer = Knowledge.of(ir) if called else None  # shared by all functions: a body does not change its callers' inputs
     for name, body in list(ir.functions.items()):
         if name not in called:  # an entry point
-            count += _applied(body, step)
+            count += apply_pass(body, step)
         elif name not in finished and outer is not None:
             with inside(ir):
                 count += _applied_inside(outer, body, calls.get(name, []), step)
@@ -154,7 +154,7 @@ def _applied_inside(outer: Knowledge, body: IR, calls: Sequence[OpNode], step: P
     for tensor in body.graph_inputs if calls else ():
         inner.assume(tensor, {values[tensor.name] for values in given}, outer)
     before = [name for node in body.nodes for name in node.origins]
-    count = _applied(body, step)
+    count = apply_pass(body, step)
     if count:
         retell_origins(calls, before, body)
     return count

@@ -17,18 +17,17 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch_ir.errors import SerializationError, first_line, suggestion
+from torch_ir.errors import SerializationError, suggestion
 from torch_ir.ir import OpNode
 from torch_ir.ir.checks.limits import Limits
 from torch_ir.ir.json.json_fields import allow_keys, field, optional, read_dtype, texts, typed
-from torch_ir.ir.json.json_text import parse_document, read_text
+from torch_ir.ir.json.table_file import read_table
 from torch_ir.targets.contract_limits import Condition, Limit, tensors_of
 
 NOT_LISTED = "not in the contract"
@@ -135,7 +134,7 @@ class Contract:
     def load(cls, path: str | os.PathLike[str]) -> Contract:
         """Read a .toml or .json file; every error names the file and the key."""
         try:
-            return cls.from_dict({"name": Path(path).stem, **_read_file(Path(path))})
+            return cls.from_dict({"name": Path(path).stem, **read_table(Path(path), _SIZE, "a contract")})
         except SerializationError as error:
             if str(path) not in str(error):
                 error.file = str(path)
@@ -170,22 +169,6 @@ class Contract:
 
     def __repr__(self) -> str:
         return f"Contract({self.name!r}, {sum(len(row.ops) for row in self.rows)} operators)"
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    text = read_text(path, _SIZE)
-    if path.suffix == ".json":
-        return parse_document(text, _SIZE)
-    if path.suffix != ".toml":
-        raise SerializationError("a contract must be a .toml or .json file", rule="R1")
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise SerializationError(f"not TOML: {first_line(error)}", rule="R1") from None
 
 
 def _read_row(item: Any, common: _Common, path: str) -> Row:

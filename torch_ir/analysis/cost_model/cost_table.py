@@ -78,6 +78,7 @@ class CostReport:
                 "alive": [tensor.name for tensor in self.memory.alive(at)] if at else [],
                 "inputs": self.memory.inputs,
                 "once": self.memory.once,
+                "weights_read": self.memory.read,
             },
             "kv_cache": {"bytes_given": self.cache.bytes_given, "bytes_left": self.cache.bytes_left},
             "unknown": list(self.unknown),

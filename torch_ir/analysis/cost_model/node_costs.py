@@ -31,7 +31,7 @@ from torch_ir.ir.sizes.specialize import replace_symbols, substitute
 
 _COND = "higher_order.cond"
 # Namespaces whose operators without a formula are known not to be contractions.
-_COUNTED = frozenset(("_c10d_functional", "aten", "prims", "higher_order", "torch_ir"))
+_COUNTED = frozenset(("quantized_decomposed", "_c10d_functional", "aten", "prims", "higher_order", "torch_ir"))
 # Operators that run their body once per item of this argument.
 _LOOPS = {"higher_order.scan": "xs.0", "higher_order.map_impl": "arg1.0"}
 

@@ -98,6 +98,7 @@ class Liveness:
     inputs: Dim
     weights: Dim
     once: Dim  # computed from weights, and kept
+    read: Dim  # of the weights, those that are read in every run
 
     @cached_property
     def at(self) -> Step | None:
@@ -130,13 +131,14 @@ def liveness(ir: IR, sizes: Mapping[str, int] | None = None) -> Liveness:
     check_sizes(ir, sizes or {})
     once, every = split_prologue(ir)
     memory = Memory(ir, every, sizes or {})
-    ready = {tensor for node in once for tensor in node.outputs}
+    ready, used = {tensor for node in once for tensor in node.outputs}, {*every, ir.returns}
     kept = {memory.owner[tensor] for node in every for tensor in node.inputs if tensor in ready}
     return Liveness(
         tuple(memory.steps(every)),
         memory.sum(ir.graph_inputs),
         memory.sum(ir.params),
         memory.sum(tensor for tensor in kept if tensor.producer is not None),
+        memory.sum(param for param in ir.params if not used.isdisjoint(param._uses)),
     )
 
 

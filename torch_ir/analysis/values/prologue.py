@@ -1,5 +1,7 @@
 """Prologue: the nodes that depend on weights alone, which are computed once when weights are bound.
 
+Nodes that restore quantised weights are not part of it, nor is what depends on them.
+
 torch, which knows the effects of operators, is imported only for graphs that have such nodes.
 """
 
@@ -9,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from torch_ir.ir import IR, Expr, FunctionRef, OpNode, TensorMeta
+
+# They restore quantised values in every run: computed once, they would keep the larger tensor in memory.
+_RESTORING = ("quantized_decomposed.dequantize_", "quantized_decomposed.convert_element_type.")
 
 
 def split_prologue(ir: IR) -> tuple[list[OpNode], list[OpNode]]:
@@ -42,7 +47,12 @@ def _over_weights(ir: IR) -> list[OpNode]:
 
 
 def is_fixed(node: OpNode, functions: Mapping[str, IR] = MappingProxyType({})) -> bool:
-    """Whether equal inputs always produce equal outputs; a call is judged by its body, if given and plain."""
+    """Whether a node may run once: equal inputs always produce equal outputs, and it restores no quantised values.
+
+    A call is judged by its body, if given and plain.
+    """
+    if node.op_type.startswith(_RESTORING):
+        return False
     body = functions.get(node.attrs["function"]) if node.is_call and _runs_body(node) else None
     if any(_is_steered(value) for name, value in node.attrs.items() if body is None or name != "function"):
         return False

@@ -5,7 +5,7 @@
 #    source ~/.local/share/bash_completion/torch-ir
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_torch_ir_subparsers=(extract llm info ops draw visualize explore cost diff check optimize passes run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
+_shtab_torch_ir_subparsers=(extract llm info ops draw visualize explore cost diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
 
 _shtab_torch_ir_extract_option_strings=(-h --help -q --quiet --import -i --input -d --dim --capture --explore --real -w --weights --level --leaf --blocks --weight-layout --dequantize --crosscheck --name -o --output --json)
 _shtab_torch_ir_llm_option_strings=(-h --help -q --quiet --import -o --output --batch --prompt --cache-length --padding --all-logits --encoder-input --blocks --weight-layout --dequantize --checkpoint --name --verify --json)
@@ -19,6 +19,8 @@ _shtab_torch_ir_diff_option_strings=(-h --help -q --quiet --import --only --name
 _shtab_torch_ir_check_option_strings=(-h --help -q --quiet --import --trusted --json)
 _shtab_torch_ir_optimize_option_strings=(-h --help -q --quiet --import -i --input -d --dim -o --output --level --pass --explain --verify -w --weights --dtype --list --json)
 _shtab_torch_ir_passes_option_strings=(-h --help -q --quiet --import --json)
+_shtab_torch_ir_quantize_option_strings=(-h --help -q --quiet --import -i --input -d --dim --recipe --layer -o --output --ranges -w --weights --sample --method --save-ranges --seed --json)
+_shtab_torch_ir_sensitivity_option_strings=(-h --help -q --quiet --import -i --input -d --dim -w --weights --sample --scheme --budget -o --output --memory --seed --json)
 _shtab_torch_ir_run_option_strings=(-h --help -q --quiet --import -w --weights --stream --processes --backend --level --verify -i --input -d --dim --seed --isolated --memory --time -o --output --json)
 _shtab_torch_ir_weights_option_strings=(-h --help -q --quiet --import --json)
 _shtab_torch_ir_verify_option_strings=(-h --help -q --quiet --import -w --weights -i --input -d --dim --seed --rtol --atol --no-probe --localise --blockwise --block --unique --json)
@@ -71,6 +73,18 @@ _shtab_torch_ir_optimize__o_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_optimize___output_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_optimize__w_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_optimize___weights_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_quantize_pos_0_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_quantize__o_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_quantize___output_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_quantize___ranges_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_quantize__w_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_quantize___weights_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_quantize___save_ranges_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_sensitivity_pos_0_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_sensitivity__w_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_sensitivity___weights_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_sensitivity__o_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_sensitivity___output_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_run_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_run__w_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_run___weights_COMPGEN=_shtab_compgen_files
@@ -143,7 +157,7 @@ _shtab_torch_ir_sweep___engine_choices=(local dask ray)
 _shtab_torch_ir_sweep___level_choices=(module function aten)
 _shtab_torch_ir_sweep___list_choices=(transformers timm)
 _shtab_torch_ir_completion_pos_0_choices=(bash zsh fish)
-_shtab_torch_ir_pos_0_choices=(extract llm info ops draw visualize explore cost diff check optimize passes run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
+_shtab_torch_ir_pos_0_choices=(extract llm info ops draw visualize explore cost diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
 
 _shtab_torch_ir_extract__h_nargs=0
 _shtab_torch_ir_extract___help_nargs=0
@@ -228,6 +242,16 @@ _shtab_torch_ir_passes___help_nargs=0
 _shtab_torch_ir_passes__q_nargs=0
 _shtab_torch_ir_passes___quiet_nargs=0
 _shtab_torch_ir_passes___json_nargs=0
+_shtab_torch_ir_quantize__h_nargs=0
+_shtab_torch_ir_quantize___help_nargs=0
+_shtab_torch_ir_quantize__q_nargs=0
+_shtab_torch_ir_quantize___quiet_nargs=0
+_shtab_torch_ir_quantize___json_nargs=0
+_shtab_torch_ir_sensitivity__h_nargs=0
+_shtab_torch_ir_sensitivity___help_nargs=0
+_shtab_torch_ir_sensitivity__q_nargs=0
+_shtab_torch_ir_sensitivity___quiet_nargs=0
+_shtab_torch_ir_sensitivity___json_nargs=0
 _shtab_torch_ir_run__h_nargs=0
 _shtab_torch_ir_run___help_nargs=0
 _shtab_torch_ir_run__q_nargs=0

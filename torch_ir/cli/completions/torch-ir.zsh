@@ -29,7 +29,9 @@ _shtab_torch_ir_commands() {
     ops:'List the operators of an IR file, or describe operators of torch.'
     optimize:'Optimise a graph, without weights, and report the savings.'
     passes:'List the optimisation passes, or explain one.'
+    quantize:'Quantise a graph by a recipe, without weights.'
     run:'Run an IR file.'
+    sensitivity:'Measure how far the outputs move if one layer is quantised; choose a recipe within a budget.'
     shard:'Shard a graph over ranks, without weights or a cluster.'
     split:'Split a graph into pipeline stages.'
     sweep:'Extract, cost, optimise and verify a list of models.'
@@ -391,6 +393,28 @@ _shtab_torch_ir_passes_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_torch_ir_passes_defaults_added=0
 
+_shtab_torch_ir_quantize_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
+  "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
+  "*"{-d,--dim}"[a value for a symbolic size of the samples\; for a model, its range\; repeatable]:NAME=SIZE:"
+  "--recipe[a scheme for all layers (int8, int4-g64, int4-asym, w8a8, w8a8-dynamic, fp8), or a .toml or .json recipe]:SCHEME|FILE:"
+  "*--layer[another scheme, or \`float\`, for module paths that match\; repeatable, before the rules of the recipe]:PATTERN=SCHEME:"
+  {-o,--output}"[where to write the quantised graph (default\: report)]:FILE:_files"
+  "--ranges[static activations\: observed ranges, from --save-ranges]:FILE:_files"
+  {-w,--weights}"[static activations\: weights to observe ranges with]:FILE:_files"
+  "*--sample[one input of the graph, such as \@inputs.npz or x\=\@image.npy\; repeatable]:SPEC:"
+  "--method[how a range follows from the samples\: minmax (default), percentile or mse]:METHOD:"
+  "--save-ranges[write the observed ranges as JSON]:FILE:_files"
+  "--seed[seed of all random numbers (default\: 0)]:N:"
+  "--json[print JSON]"
+  ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_torch_ir_quantize_defaults_added=0
+
 _shtab_torch_ir_run_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
@@ -414,6 +438,26 @@ _shtab_torch_ir_run_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_torch_ir_run_defaults_added=0
+
+_shtab_torch_ir_sensitivity_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
+  "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
+  "*"{-d,--dim}"[a value for a symbolic size, such as batch\=4\; for a model, its range\; repeatable]:NAME=SIZE:"
+  {-w,--weights}"[.pt, .safetensors, or the word \`random\`]:FILE:_files"
+  "*--sample[one input of the graph, such as \@inputs.npz or x\=\@image.npy\; repeatable]:SPEC:"
+  "*--scheme[a scheme to try for each layer\; repeatable (default\: int8 and int4)]:SCHEME:"
+  "--budget[find a recipe whose weights take at most this, such as 200MB]:BYTES:"
+  {-o,--output}"[write the recipe of --budget as JSON]:FILE:_files"
+  "--memory[memory limit of a run, such as 4GB (default\: none)]:BYTES:"
+  "--seed[seed of all random numbers (default\: 0)]:N:"
+  "--json[print JSON]"
+  ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_torch_ir_sensitivity_defaults_added=0
 
 _shtab_torch_ir_shard_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -576,7 +620,9 @@ _shtab_torch_ir() {
         ops) _arguments -C -s $_shtab_torch_ir_ops_options ;;
         optimize) _arguments -C -s $_shtab_torch_ir_optimize_options ;;
         passes) _arguments -C -s $_shtab_torch_ir_passes_options ;;
+        quantize) _arguments -C -s $_shtab_torch_ir_quantize_options ;;
         run) _arguments -C -s $_shtab_torch_ir_run_options ;;
+        sensitivity) _arguments -C -s $_shtab_torch_ir_sensitivity_options ;;
         shard) _arguments -C -s $_shtab_torch_ir_shard_options ;;
         split) _arguments -C -s $_shtab_torch_ir_split_options ;;
         sweep) _arguments -C -s $_shtab_torch_ir_sweep_options ;;

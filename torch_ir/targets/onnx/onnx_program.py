@@ -24,6 +24,7 @@ from torch_ir.ops.quiet_loggers import quieted
 from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.node_summary import describe
+from torch_ir.targets.onnx.quantized_operators import translations
 from torch_ir.targets.torch.exporting import exported
 from torch_ir.targets.torch.fx_graph import write_program
 
@@ -57,7 +58,14 @@ def onnx_program(ir: IR, opset: int) -> torch.onnx.ONNXProgram:
     """Export a graph without calls: from inputs and weights to outputs and new values of changed tensors."""
     captured = _captured(ir)
     try:
-        program = torch.onnx.export(captured, dynamo=True, opset_version=opset, optimize=False, verbose=False)
+        program = torch.onnx.export(
+            captured,
+            dynamo=True,
+            opset_version=opset,
+            optimize=False,
+            verbose=False,
+            custom_translation_table=translations(),
+        )
     except Exception as error:  # any error of the exporter
         raise ConversionError(_refusal(ir, captured, opset, error)) from None
     assert program is not None  # guaranteed with `dynamo`
@@ -139,7 +147,9 @@ def _conversions(exported: ExportedProgram, opset: int) -> tuple[list[fx.Node], 
         exported = onnx_fx_passes.decompose_with_registry(exported, registry)
         onnx_fx_passes.remove_assertion_nodes(exported.graph_module)
     graphs = [module.graph for module in exported.graph_module.modules() if isinstance(module, fx.GraphModule)]
-    return [node for graph in graphs for node in graph.nodes if node.op == "call_function"], registry.is_registered
+    own = translations()
+    calls = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
+    return calls, lambda target: target in own or registry.is_registered(target)
 
 
 def _causes(error: BaseException) -> list[BaseException]:

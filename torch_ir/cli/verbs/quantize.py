@@ -1,0 +1,107 @@
+"""`torch-ir quantize`: quantise a graph by a recipe, without weights."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
+from torch_ir.cli.arguments.sample_inputs import add_samples, samples
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import add_json, add_seed, add_verb, read_weights, save_graph, show
+from torch_ir.errors import CommandError
+
+if TYPE_CHECKING:
+    from torch_ir.cli.verb import Verbs
+    from torch_ir.ir import IR
+    from torch_ir.quantization.choices import Ranges
+    from torch_ir.quantization.recipe import Recipe
+
+_EXAMPLES = """
+model.json --recipe int8 -o quantized.json
+model.json --recipe int4-g64 --layer lm_head=float --layer '*.mlp.*=int8' -o quantized.json
+model.json --recipe recipe.toml --json
+model.json --recipe w8a8 --weights model.safetensors --sample @0.npz --sample @1.npz -o quantized.json
+model.json --recipe w8a8 --ranges ranges.json -o quantized.json
+"""
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "quantize", "quantise a graph by a recipe, without weights", _EXAMPLES, run)
+    add_graph(parser, dim_help="a value for a symbolic size of the samples; for a model, its range; repeatable")
+    parser.add_argument(
+        "--recipe",
+        metavar="SCHEME|FILE",
+        required=True,
+        help="a scheme for all layers (int8, int4-g64, int4-asym, w8a8, w8a8-dynamic, fp8), or a .toml or .json recipe",
+    )
+    parser.add_argument(
+        "--layer",
+        action="append",
+        default=[],
+        metavar="PATTERN=SCHEME",
+        help="another scheme, or `float`, for module paths that match; repeatable, before the rules of the recipe",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to write the quantised graph (default: report)")
+    parser.add_argument("--ranges", metavar="FILE", help="static activations: observed ranges, from --save-ranges")
+    parser.add_argument("-w", "--weights", metavar="FILE", help="static activations: weights to observe ranges with")
+    add_samples(parser)
+    parser.add_argument(
+        "--method",
+        default="minmax",
+        metavar="METHOD",
+        help="how a range follows from the samples: minmax (default), percentile or mse",
+    )
+    parser.add_argument("--save-ranges", metavar="FILE", help="write the observed ranges as JSON")
+    add_seed(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if bool(arguments.sample) != bool(arguments.weights):
+        raise CommandError("observing ranges needs both --weights and --sample")
+    if arguments.sample and arguments.ranges:
+        raise CommandError("--ranges are observed already; leave out --sample")
+    if arguments.save_ranges and not arguments.sample:
+        raise CommandError("--save-ranges needs --weights and --sample")
+    recipe = recipe_of(arguments)
+    ir = open_graph(arguments, checked=True, of_models=())
+    from torch_ir.quantization import quantize
+
+    ranges = _ranges(ir, arguments)
+    show_progress(f"quantising {arguments.file}")
+    quantized, report = quantize(ir, recipe, ranges=ranges)
+    if arguments.output:
+        save_graph(quantized, arguments.output)
+    show(arguments, lambda: {"recipe": recipe.to_dict(), **report.to_dict()}, lambda: report)
+    return 0
+
+
+def recipe_of(arguments: argparse.Namespace) -> Recipe:
+    """Return the recipe of `--recipe`, with the rules of `--layer` first."""
+    from torch_ir.quantization.recipe import LayerRule, Recipe, Scheme
+
+    is_file = arguments.recipe.endswith((".toml", ".json"))
+    recipe = Recipe.load(arguments.recipe) if is_file else Recipe.of(arguments.recipe)
+    rules = []
+    for text in arguments.layer:
+        pattern, equals, scheme = text.rpartition("=")
+        if not equals or not pattern:
+            raise CommandError(f"--layer {text!r:.60} must be PATTERN=SCHEME, such as 'lm_head=float'")
+        rules.append(LayerRule(pattern, Scheme.of(scheme)))
+    return Recipe((*rules, *recipe.rules))
+
+
+def _ranges(ir: IR, arguments: argparse.Namespace) -> Ranges | None:
+    """Return the ranges of a file, or observe them on the samples."""
+    from torch_ir.quantization.observers import observe_ranges, read_ranges, write_ranges
+
+    if arguments.ranges:
+        return read_ranges(arguments.ranges)
+    if not arguments.sample:
+        return None
+    weights = read_weights(ir, arguments.weights, arguments.seed)
+    found = observe_ranges(ir, weights, samples(ir, arguments), method=arguments.method, progress=show_progress)
+    if arguments.save_ranges:
+        write_ranges(arguments.save_ranges, found)
+    return found
