@@ -14,7 +14,7 @@ from torch_ir import IR, BackendWarning, ExecutionError, extract_ir
 from torch_ir.backends import compile, register_backend, swept, table, verifying
 from torch_ir.backends import deviations as deviations_module
 from torch_ir.backends.deviations import DEVIATION, Row
-from torch_ir.backends.swept import Swept, tables, unswept
+from torch_ir.backends.swept import Swept, tables
 from torch_ir.ops.schema import find_operator
 
 X = torch.ones(3)

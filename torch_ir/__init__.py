@@ -104,8 +104,8 @@ _ROOMS = {
     "draw": ("generate_op_distribution_pie", "ir_to_mermaid", "render", "render_pair", "to_model_explorer"),
     "errors": (
         "BackendWarning", "CaptureWarning", "ConversionError", "ExecutionError", "ExportError", "GraphError",
-        "GuardError", "PipelineError", "SerializationError", "ShardError", "TorchIRError", "VersionWarning", "WeightLoadError",
-        "WeightWarning",
+        "GuardError", "PipelineError", "SerializationError", "ShardError", "TorchIRError", "VersionWarning",
+        "WeightLoadError", "WeightWarning",
     ),
     "explorer": ("explore",),
     "formats": ("from_protobuf", "load_protobuf", "save_protobuf", "to_protobuf"),
@@ -136,7 +136,8 @@ _ROOMS = {
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
-    "IR", "BackendWarning", "BlockReport", "Builder", "CaptureWarning", "Comparison", "Compiled", "Contract", "ConversionError", "Cost",
+    "IR", "BackendWarning", "BlockReport", "Builder", "CaptureWarning", "Comparison", "Compiled", "Contract",
+    "ConversionError", "Cost",
     "CoverageReport", "Declined", "Diff", "Divergence", "ExecutionError", "ExportError", "GraphError", "GuardError",
     "IRExecutor", "Layer", "Limits", "LocalRanks", "Lowered", "NodeInfo", "OpNode", "Pattern", "PipelineError",
     "PipelineReport", "Placeholder", "Rule", "SerializationError", "ShardError", "StageRank", "Symbol", "Target",

@@ -73,6 +73,8 @@ def unswept(ir: IR, backend: str) -> list[str]:
     nodes = with_calls_inline(ir).all_nodes()
     return [
         *dict.fromkeys(
-            f"{node.op_type} ({dtypes_of(node)})" for node in nodes if node.outputs and not (current and swept.has(node))
+            f"{node.op_type} ({dtypes_of(node)})"
+            for node in nodes
+            if node.outputs and not (current and swept.has(node))
         )
     ]

@@ -1,7 +1,8 @@
 """The Python state that a model can reach: what it was before a run, what a run changed, and how to put it back.
 
 State is found in attributes of modules, in containers and objects that these hold, in closures and defaults of
-functions, in class attributes, and in globals that forward and the functions that it calls by name use.
+functions, in class attributes, and in globals that forward and the functions that it calls by name use. Some state
+cannot be copied, such as that of iterators: whether a run changed it shows only in what the next run computes.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ import dis
 import functools
 import itertools
 import operator
+import random
 import sys
+import threading
+from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -36,6 +41,7 @@ _TABLES = (dict, OrderedDict, defaultdict, Counter)
 _CONTAINERS = frozenset((list, set, deque, *_TABLES))
 _ABSENT = object()
 _MOST = 20_000  # objects that are looked at
+_MOST_BYTES = 1 << 20  # of an array that is copied
 _Path = tuple[Any, ...]  # of names and keys, outermost first
 Table = tuple[_Path, Any, Any]  # a dict, with a copy
 
@@ -78,6 +84,8 @@ class PythonState:
         self._globals: list[tuple[_Path, Any, Any, Any]] = []
         self._slots: set[int] = set()  # tables of weights, where a tensor may take the place of one that is like it
         self.tensors: list[tuple[_Path, torch.Tensor]] = []  # that are no weights
+        self.opaque: list[_Path] = []  # holders of state that cannot be copied
+        self._namespaces: list[tuple[Any, Any]] = []  # of functions that call globals()
         self._flags: list[tuple[_Path, _Flag, torch.Tensor, bool]] = []
         classes: dict[type, None] = {}
         paths: dict[nn.Module, str] = {}
@@ -96,6 +104,8 @@ class PythonState:
             found += _differences(path, table, copy)
         found += [Change(path, held, _ABSENT, content) for path, held, content in self._contents]
         found += [Change(path, table, name, old) for path, table, name, old in self._globals]
+        for table, copy in self._namespaces:
+            found += [change for change in _differences((), table, copy) if change.now() is not change.old]
         found += [
             Change((*path, "requires_grad"), flag, "flag", old)
             for path, flag, _, old in self._flags
@@ -127,8 +137,16 @@ class PythonState:
             if not _is_equal(content, _content(held)):
                 _fill(held, content)
         for _, table, name, old in self._globals:
-            if table.get(name, _ABSENT) is not old:
+            if old is _ABSENT:
+                table.pop(name, None)
+            elif table.get(name, _ABSENT) is not old:
                 table[name] = old
+        for table, copy in self._namespaces:  # one by one, as other threads may read them
+            for change in _differences((), table, copy):
+                if change.old is _ABSENT:
+                    table.pop(change.key)
+                elif change.now() is not change.old:
+                    table[change.key] = change.old
         for _, _, tensor, flag in self._flags:
             if tensor.requires_grad is not flag:
                 tensor.requires_grad_(flag)
@@ -178,8 +196,10 @@ class PythonState:
             self._see(value.__func__, path)
         elif kind is functools.partial:
             self._see_all(itertools.count(), (value.func, *value.args, *value.keywords.values()), path)
-        elif kind is itertools.count:
-            self._contents.append((path, value, repr(value)))
+        elif kind is itertools.count or _is_numbers(value):
+            self._contents.append((path, value, _content(value)))
+        elif _is_opaque(value):
+            self.opaque.append(path)
         elif _is_users_class(kind) and isinstance(getattr(value, "__dict__", None), dict):
             self._see_object(value, path)
 
@@ -203,6 +223,7 @@ class PythonState:
                 if type(content) in _PLAIN:
                     self._contents.append(((name,), cell, content))
                 self._see(content, (name,))
+        self._tables.append(((*path, function.__name__), function.__dict__, function.__dict__.copy()))
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self._see(value, (f"a default of {function.__name__}",))
         self._see_globals(function)
@@ -220,14 +241,21 @@ class PythonState:
     def _see_globals(self, function: FunctionType) -> None:
         table = function.__globals__
         stored, loaded = _global_names(function.__code__)
-        self._globals += [((name,), table, name, table[name]) for name in stored if name in table]
+        self._globals += [((name,), table, name, table.get(name, _ABSENT)) for name in stored]
+        if "globals" in loaded and all(table is not known for known, _ in self._namespaces):
+            self._namespaces.append((table, table.copy()))
         for name in loaded:
             value = table.get(name)
-            if type(value) in _CONTAINERS or (_is_users_class(type(value)) and not isinstance(value, nn.Module)):
+            if isinstance(value, _CONTEXTS) or getattr(value, "__name__", None) in _DRAWING:
+                self.opaque.append((name,))
+            elif type(value) in _CONTAINERS or (_is_users_class(type(value)) and not isinstance(value, nn.Module)):
                 self._see(value, (name,))
 
 
 _REGISTERED = frozenset(MODULE_TABLES)
+_BUILT_IN = (list, dict, set, deque, bytearray, array)  # other types than the known containers: subclasses of these
+_CONTEXTS = (ContextVar, threading.local)
+_DRAWING = frozenset(("random", "time", "secrets", "uuid", "datetime"))  # modules that return something else each time
 _SIMPLE = (bool, int, float, str, type(None))
 
 
@@ -276,12 +304,27 @@ def _content(held: Any) -> Any:
             return held.cell_contents
         except ValueError:  # it is empty
             return _ABSENT
+    if isinstance(held, random.Random):
+        return held.getstate()
+    if _is_numbers(held):
+        return held.tobytes()
     return repr(held) if isinstance(held, itertools.count) else held.copy()
+
+
+def _is_numbers(value: Any) -> bool:
+    """Whether a value is a generator of random numbers or a small array of numpy, whose state can be copied."""
+    numpy = sys.modules.get("numpy")
+    is_array = numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc"
+    return isinstance(value, random.Random) or (is_array and value.nbytes <= _MOST_BYTES)
 
 
 def _fill(held: Any, content: Any) -> None:
     if isinstance(held, CellType):
         held.cell_contents = content
+    elif isinstance(held, random.Random):
+        held.setstate(content)
+    elif _is_numbers(held):
+        held[...] = sys.modules["numpy"].frombuffer(content, held.dtype).reshape(held.shape)
     elif not isinstance(held, itertools.count):  # which cannot be turned back
         held.clear()
         held.update(content) if isinstance(held, set) else held.extend(content)
@@ -315,6 +358,15 @@ def _is_users_file(module: str) -> bool:
 
 def _is_users_class(kind: type) -> bool:
     return _is_users_file(kind.__module__)
+
+
+def _is_opaque(value: Any) -> bool:
+    """Whether a value has state that cannot be copied, or not without code of its class."""
+    kind = type(value)
+    if isinstance(value, _BUILT_IN) or kind.__module__.startswith("numpy.random"):
+        return True
+    has_slots = _is_users_class(kind) and bool(getattr(kind, "__slots__", ()))
+    return (has_slots or isinstance(value, Iterator)) and not hasattr(value, "__dict__")
 
 
 _known_functions: WeakKeyDictionary[type, Sequence[FunctionType]] = WeakKeyDictionary()
