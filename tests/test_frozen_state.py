@@ -144,11 +144,6 @@ def growing_subclass(self: Any, x: Tensor) -> Tensor:
     return x * len(self.held)
 
 
-def slotted(self: Any, x: Tensor) -> Tensor:
-    self.held.calls += 1
-    return x * self.held.calls
-
-
 def clock(self: Any, x: Tensor) -> Tensor:
     return x * time.perf_counter_ns()
 
@@ -167,13 +162,6 @@ class Items(list[int]):
     """A list of the user's."""
 
 
-class Slots:
-    __slots__ = ("calls",)
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-
 LOCAL = threading.local()
 CONTEXT = contextvars.ContextVar("CONTEXT", default=0)
 # state that cannot be copied, and what it is called
@@ -183,7 +171,6 @@ OPAQUE: list[tuple[Callable[..., Any], Callable[[], Any], str]] = [
     (advancing, lambda: (float(number) for number in range(20)), "held"),
     (byte, lambda: bytearray(1), "held"),
     (growing_subclass, Items, "held"),
-    (slotted, Slots, "held"),
     (clock, lambda: None, "time"),
     (in_thread, lambda: None, "LOCAL"),
     (in_context, lambda: None, "CONTEXT"),

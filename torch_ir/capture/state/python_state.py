@@ -365,8 +365,7 @@ def _is_opaque(value: Any) -> bool:
     kind = type(value)
     if isinstance(value, _BUILT_IN) or kind.__module__.startswith("numpy.random"):
         return True
-    has_slots = _is_users_class(kind) and bool(getattr(kind, "__slots__", ()))
-    return (has_slots or isinstance(value, Iterator)) and not hasattr(value, "__dict__")
+    return isinstance(value, Iterator) and not hasattr(value, "__dict__")
 
 
 _known_functions: WeakKeyDictionary[type, Sequence[FunctionType]] = WeakKeyDictionary()
