@@ -1,9 +1,15 @@
 """Python state that a graph freezes is named, with its line, by every capture method; memoised tables are not."""
 
+import contextvars
+import itertools
+import random
+import threading
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -97,6 +103,99 @@ def test_frozen_state_is_named_with_its_line(forward: Callable[..., Any], is_ins
     assert f"{TOLD}'{path}{name}' at {line_of(__file__, forward.__name__)}" in sentence
 
 
+def drawing(self: Any, x: Tensor) -> Tensor:
+    return x * self.held.random()  # drawing
+
+
+def array(self: Any, x: Tensor) -> Tensor:
+    self.held += 1  # array
+    return x * float(self.held[0])
+
+
+def fresh(self: Any, x: Tensor) -> Tensor:
+    globals()["FRESH"] = globals().get("FRESH", 0) + 1  # fresh
+    return x * globals()["FRESH"]
+
+
+def attribute(self: Any, x: Tensor) -> Tensor:
+    attribute.calls = getattr(attribute, "calls", 0) + 1  # type: ignore[attr-defined]  # attribute
+    return x * attribute.calls  # type: ignore[attr-defined]
+
+
+FROZEN |= {
+    drawing: (lambda: random.Random(0), "held"),
+    array: (lambda: numpy.zeros(1), "held"),
+    fresh: (lambda: None, "FRESH"),
+    attribute: (lambda: None, "attribute.calls"),
+}
+
+
+def advancing(self: Any, x: Tensor) -> Tensor:
+    return x * next(self.held)
+
+
+def byte(self: Any, x: Tensor) -> Tensor:
+    self.held[0] += 1
+    return x * self.held[0]
+
+
+def growing_subclass(self: Any, x: Tensor) -> Tensor:
+    self.held.append(1)
+    return x * len(self.held)
+
+
+def clock(self: Any, x: Tensor) -> Tensor:
+    return x * time.perf_counter_ns()
+
+
+def in_thread(self: Any, x: Tensor) -> Tensor:
+    LOCAL.calls = getattr(LOCAL, "calls", 0) + 1
+    return x * LOCAL.calls
+
+
+def in_context(self: Any, x: Tensor) -> Tensor:
+    CONTEXT.set(CONTEXT.get() + 1)
+    return x * CONTEXT.get()
+
+
+class Items(list[int]):
+    """A list of the user's."""
+
+
+LOCAL = threading.local()
+CONTEXT = contextvars.ContextVar("CONTEXT", default=0)
+# state that cannot be copied, and what it is called
+OPAQUE: list[tuple[Callable[..., Any], Callable[[], Any], str]] = [
+    (advancing, lambda: itertools.cycle([1.0, 2.0]), "held"),
+    (advancing, lambda: iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]), "held"),
+    (advancing, lambda: (float(number) for number in range(20)), "held"),
+    (byte, lambda: bytearray(1), "held"),
+    (growing_subclass, Items, "held"),
+    (clock, lambda: None, "time"),
+    (in_thread, lambda: None, "LOCAL"),
+    (in_context, lambda: None, "CONTEXT"),
+]
+
+
+@pytest.mark.parametrize("capture", ["auto", "export"])
+@pytest.mark.parametrize(("forward", "made", "name"), OPAQUE)
+def test_state_that_cannot_be_copied_is_named(
+    forward: Callable[..., Any], made: Callable[[], Any], name: str, capture: str
+) -> None:
+    """Two runs that compute something else are enough."""
+    (sentence,) = told(model(forward, made(), False), capture)
+    assert f"{TOLD}'{name}';" in sentence
+
+
+def unread_iterator(self: Any, x: Tensor) -> Tensor:
+    next(self.held)
+    return x * 2
+
+
+def test_an_iterator_that_decides_nothing_is_not_named() -> None:
+    assert told(model(unread_iterator, itertools.cycle([1.0, 2.0]), False), "auto") == []
+
+
 def growing(self: Any, x: Tensor) -> Tensor:
     for layer in self.layers:
         x = layer(x)
@@ -120,6 +219,12 @@ def test_what_a_capture_changed_is_put_back() -> None:
     assert told(model(settings, held, True), "auto")
     assert told(model(globally, None, False), "export")
     assert (held, SEEN) == ({"inner": {"scale": 1.0}}, [])
+    drawn, numbers = random.Random(0), numpy.zeros(1)
+    assert told(model(drawing, drawn, False), "auto")
+    assert told(model(array, numbers, False), "auto")
+    assert told(model(fresh, None, False), "auto")
+    assert (drawn.getstate(), numbers.tolist()) == (random.Random(0).getstate(), [0.0])
+    assert "FRESH" not in globals()
 
 
 def test_the_warning_comes_out_of_a_child() -> None:

@@ -234,6 +234,9 @@ HALF: dict[str, tuple[Callable[..., Any], set[str]]] = {
     "least number": (
         lambda q, k, v, m: attend(scores(q, k).masked_fill(~m, torch.finfo(q.dtype).min), v), {"bfloat16"}
     ),
+    "filled in float32, cast to infinity": (
+        lambda q, k, v, m: attend(scores(q, k).float().masked_fill(~m, LOW).to(q.dtype), v), set()
+    ),
     "one minus, -1e9": (lambda q, k, v, m: attend(scores(q, k) + (1 - m.to(q.dtype)) * -1e9, v), set()),
     "one minus, -1e4": (lambda q, k, v, m: attend(scores(q, k) + (1 - m.to(q.dtype)) * -1e4, v), set()),
     "one minus, least": (

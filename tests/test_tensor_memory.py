@@ -125,6 +125,40 @@ def test_memory_that_changes_hands_is_refused(forward: Callable[..., Any], devic
         IRExecutor(extract_ir(model(forward, device), (X.to(device),), strict=False), model(forward).state_dict())
 
 
+def resizes(self: Any, x: Tensor) -> Tensor:
+    self.b.resize_(2, 2).fill_(3)
+    return x * self.b.sum()
+
+
+@roads
+def test_a_buffer_that_would_get_another_size_is_refused_and_kept(capture: str) -> None:
+    given = model(resizes)
+    before = given.b.clone()
+    with pytest.raises(TorchIRError):
+        extract_ir(given, (X,), strict=False, capture=capture)
+    assert torch.equal(given.b, before)
+
+
+def writes_through(sizes: tuple[int, ...], strides: tuple[int, ...]) -> Callable[..., Any]:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y = x.clone()
+        y.as_strided(sizes, strides).mul_(3)
+        return y
+
+    return forward
+
+
+@roads
+def test_a_write_to_elements_that_share_memory_is_refused(capture: str) -> None:
+    for sizes, strides in (((2, 2), (1, 1)), ((3, 2), (2, 4)), ((4,), (0,))):
+        with pytest.raises(TorchIRError):
+            extract_ir(model(writes_through(sizes, strides)), (X,), strict=False, capture=capture)
+    for sizes, strides in (((2, 2), (2, 1)), ((2, 1), (1, 1)), ((2, 3), (3, 1)), ((3, 2), (2, 3))):
+        given = model(writes_through(sizes, strides))
+        ir = extract_ir(given, (X,), strict=False, capture=capture)
+        assert torch.equal(IRExecutor(ir, given.state_dict())(X), given(X))
+
+
 def asks_for_the_class(self: Any, x: Tensor) -> Tensor:
     return x * 2 if type(self.w) is nn.Parameter else x + 3  # asks_for_the_class
 

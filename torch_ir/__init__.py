@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch_ir.capture import NodeInfo, convert_exported_program, export_model, extract_ir, from_fx, meta_init
     from torch_ir.draw import generate_op_distribution_pie, ir_to_mermaid, render, render_pair, to_model_explorer
     from torch_ir.errors import (
+        BackendWarning,
         CaptureWarning,
         ConversionError,
         ExecutionError,
@@ -113,8 +114,9 @@ _ROOMS = {
     "capture": ("NodeInfo", "convert_exported_program", "export_model", "extract_ir", "from_fx", "meta_init"),
     "draw": ("generate_op_distribution_pie", "ir_to_mermaid", "render", "render_pair", "to_model_explorer"),
     "errors": (
-        "CaptureWarning", "ConversionError", "ExecutionError", "ExportError", "GraphError", "GuardError",
-        "PipelineError", "QuantizationError", "SerializationError", "ShardError", "TorchIRError", "VersionWarning",
+        "BackendWarning", "CaptureWarning", "ConversionError", "ExecutionError", "ExportError", "GraphError",
+        "GuardError", "PipelineError", "QuantizationError", "SerializationError", "ShardError", "TorchIRError",
+        "VersionWarning",
         "WeightLoadError", "WeightWarning",
     ),
     "explorer": ("explore",),
@@ -150,7 +152,8 @@ _ROOMS = {
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
-    "IR", "BlockReport", "Builder", "CaptureWarning", "Comparison", "Compiled", "Contract", "ConversionError", "Cost",
+    "IR", "BackendWarning", "BlockReport", "Builder", "CaptureWarning", "Comparison", "Compiled", "Contract",
+    "ConversionError", "Cost",
     "CoverageReport", "Declined", "Diff", "Divergence", "ExecutionError", "ExportError", "GraphError", "GuardError",
     "IRExecutor", "Layer", "Limits", "LocalRanks", "Lowered", "NodeInfo", "OpNode", "Pattern", "PipelineError",
     "PipelineReport", "Placeholder", "QuantizationError", "QuantizationReport", "Recipe", "Rule", "Scheme",

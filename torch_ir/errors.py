@@ -183,6 +183,10 @@ class VersionWarning(UserWarning):
     """A file was written with another version of torch, whose operators differ from the installed ones."""
 
 
+class BackendWarning(UserWarning):
+    """A back end was never compared with torch: in this version, on this device, or for a graph that cannot be run."""
+
+
 class WeightWarning(UserWarning):
     """Something about the weights that is harmless, but probably unintended."""
 

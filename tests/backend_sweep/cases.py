@@ -14,8 +14,7 @@ from torch.utils import _pytree as pytree
 from tests.backend_sweep.values import value_sets
 from tests.operators.cases import Call, database, samples_of
 from torch_ir import IR, TorchIRError, extract_ir
-from torch_ir.ops.effects import is_uninitialised
-from torch_ir.ops.schema import find_operator
+from torch_ir.ops.effects import is_random, is_uninitialised
 
 DTYPES = ("float32", "int64", "bool", "uint8", "bfloat16", "float64", "int32", "float16", "int8", "int16")
 LARGEST = 20_000  # elements of all inputs and outputs of a case
@@ -60,7 +59,14 @@ def operator_cases(dtype: str, part: int, parts: int, samples: int, every: int =
 
 
 def made_case(
-    name: str, operator: str, dtype: str, model: nn.Module, tensors: Sequence[Tensor], *, special: bool = True
+    name: str,
+    operator: str,
+    dtype: str,
+    model: nn.Module,
+    tensors: Sequence[Tensor],
+    *,
+    special: bool = True,
+    ir: IR | None = None,
 ) -> Case | None:
     """The case of a model, or None where eager or the capture refuses it, or nothing could be compared."""
     runs = {}
@@ -71,7 +77,7 @@ def made_case(
         if wanted is not None:
             runs[values] = (given, wanted)
     try:
-        ir = extract_ir(model, tuple(tensors), strict=False)
+        ir = ir or extract_ir(model, tuple(tensors), strict=False)
     except TorchIRError:
         return None
     if ir.symbols or not is_comparable(ir) or len(ir.graph_outputs) != len(runs["sample"][1]):
@@ -95,13 +101,7 @@ def is_comparable(ir: IR) -> bool:
     """Whether a graph returns the same each time: nothing random, no memory as it is, nothing changed."""
     if ir.mutations or ir.functions or any(tensor.param is None or tensor.param.data is None for tensor in ir.params):
         return False
-    return not any(is_uninitialised(node) or is_random(node.op_type) for node in ir.nodes)
-
-
-def is_random(op_type: str) -> bool:
-    """Whether an operator draws random numbers."""
-    found: Any = find_operator(op_type)
-    return torch.Tag.nondeterministic_seeded in getattr(found, "tags", ())
+    return not any(is_uninitialised(node) or is_random(node) for node in ir.nodes)
 
 
 def _chosen(operator: Any, dtype: torch.dtype, count: int) -> list[tuple[int, Any]]:

@@ -55,6 +55,7 @@ def describe_nodes(ir: IR) -> list[dict[str, Any]]:
             "given": list(node.args),
             "dtypes": [tensor.dtype for tensor in node.inputs],
             "shapes": [list(tensor.shape) for tensor in node.inputs],
+            "made": [tensor.dtype for tensor in node.outputs],
         }
         for node in ir.nodes
     ]

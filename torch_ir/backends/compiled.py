@@ -13,6 +13,7 @@ from torch_ir.backends.placement import find_device, placed
 from torch_ir.backends.stateless import stateless
 from torch_ir.backends.table import Run, find_backend
 from torch_ir.backends.verifying import verify as check_results
+from torch_ir.backends.verifying import verify_unswept
 from torch_ir.errors import CommandError, ExecutionError
 from torch_ir.ir import IR, Expr, Symbol, TensorMeta
 from torch_ir.ir.graph.given_graph import ExampleInputs, graph_of
@@ -38,7 +39,7 @@ def compile(
     backend: str = "inductor",
     level: str | None = "full",
     device: str | torch.device | None = None,
-    verify: bool = False,
+    verify: bool | None = None,
     example_inputs: ExampleInputs | None = None,
 ) -> Compiled:
     """Optimise a graph and compile it with a back end; computations on weights alone are done now.
@@ -48,6 +49,7 @@ def compile(
 
     A graph with a node that the back end is known to compute differently from eager is rejected before anything runs.
     With `verify`, the result is compared with the executor on random inputs; a difference beyond rounding is an error.
+    By default, that is done for operators and dtypes in which the back end was never compared with eager; False never.
 
     `level` is that of `optimize`; None takes the graph as it is.
     With `device`, weights are copied to it and new tensors are created there; inputs must be there too.
@@ -71,8 +73,12 @@ def compile(
     graph, state = stateless(better, [symbol.tensor for symbol in _data_dependent(better) if symbol.tensor])
     run = found.prepare(graph, {_key(param): value for param, value in values.items() if param not in state})
     compiled = Compiled(better, backend, run, {param: values[param].clone() for param in state})
+    if verify and place is not None:
+        ir, given = placed(ir, place), {key: loaded(value, place) for key, value in given.items()}
     if verify:
         check_results(backend, compiled.run_once, ir, given)
+    elif verify is None:
+        verify_unswept(backend, compiled.run_once, better, ir, given)
     return compiled
 
 

@@ -30,6 +30,7 @@ from torch_ir.ops.prepare_run import with_calls_inline
 
 TABLE = Path(__file__).parent / "deviations.json"
 REFUSED, DEVIATION = "refused", "deviation"
+_SPECIAL = frozenset(("nan", "infinity", "large", "denormal", "extremes"))  # values that no random inputs have
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,13 @@ def refused_nodes(ir: IR, backend: str) -> list[tuple[OpNode, str]]:
     nodes = with_calls_inline(ir).all_nodes() if relevant else ()
     found = ((node, next((row for row in relevant if row.matches(node)), None)) for node in nodes)
     return [(node, row.reason) for node, row in found if row is not None]
+
+
+def may_deviate(ir: IR, backend: str) -> bool:
+    """Whether a listed deviation may show on ordinary values, such as equal ones."""
+    relevant = [row for row in rows() if row.backend == backend and row.effect == DEVIATION]
+    ordinary = [row for row in relevant if not _SPECIAL.issuperset(row.when.get("values", ("ordinary",)))]
+    return any(row.matches(node) for node in with_calls_inline(ir).all_nodes() for row in ordinary)
 
 
 def refusal(ir: IR, backend: str) -> str:

@@ -1,53 +1,114 @@
-"""Compare a compiled graph with the executor on random and rounded inputs at several sizes."""
+"""Compare a compiled graph with the executor on random and rounded inputs at several sizes.
+
+By default, `compile` does so where a graph has operators in dtypes that the sweep did not compare with eager.
+"""
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torch_ir.analysis.shapes.open_sizes import points_of
-from torch_ir.errors import ExecutionError
+from torch_ir.backends.deviations import may_deviate
+from torch_ir.backends.swept import is_elsewhere, other_version, unswept
+from torch_ir.errors import BackendWarning, ExecutionError
 from torch_ir.ir import IR
+from torch_ir.ops.effects import is_random
+from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.passes.random_check import drawn_inputs, retyped
 from torch_ir.run.executor import IRExecutor
 from torch_ir.run.stored import Weight, loaded
 from torch_ir.run.tolerances import compare
 
+_log = logging.getLogger(__name__)
 _POINTS = 3  # choices of symbolic sizes
 _UNITS = 16  # allowed error in units of the dtype's precision at the largest element
 _NEARER = 8  # allowed error as a multiple of the executor's own error against float64
+Run = Callable[[Sequence[Any]], Sequence[Any]]
 
 
-def verify(name: str, run: Callable[[Sequence[Any]], Sequence[Any]], ir: IR, weights: Mapping[str, Weight]) -> None:
+class CannotCompareError(ExecutionError):
+    """The executor does not run the graph on random inputs, or random numbers decide its results."""
+
+
+def verify(
+    name: str,
+    run: Run,
+    ir: IR,
+    weights: Mapping[str, Weight],
+    *,
+    points: int = _POINTS,
+    ties: bool = True,
+) -> None:
     """Raise ExecutionError if a back end's results differ from the executor's by more than rounding.
 
-    `run` takes the inputs of the graph and returns its outputs and the new values of changed tensors.
+    `run` takes the inputs of the graph and returns its outputs and the new values of changed tensors. The weights are
+    on the device of the graph. Symbolic sizes are tried at so many points, and without `ties` only on random inputs.
     """
-    for label, values in _probes(ir):
-        wanted, got = _ran(IRExecutor(ir, weights), values), _seeded(run, values)  # an executor keeps its state
+    draws = any(map(is_random, with_calls_inline(ir).all_nodes()))
+    for label, values in _probes(ir, points, ties):
+        try:
+            wanted = _ran(IRExecutor(ir, weights), values)  # a new one, as an executor keeps its state
+        except ExecutionError as error:
+            raise CannotCompareError(f"the executor does not run {label}: {error}") from error
+        got = _seeded(run, values)
         exact: list[Any] | None = None
         for index, (one, other) in enumerate(zip(wanted, got, strict=True)):
             reason = compare(one, other).reason
-            if reason and exact is None:
+            if reason and exact is None and not draws:  # random numbers differ in float64
                 exact = _in_float64(ir, weights, values)
             if reason and not _is_rounding(one, other, exact[index] if exact else None):
+                if draws:
+                    raise CannotCompareError("the graph draws random numbers")
                 raise ExecutionError(
                     f"{name} does not compute {ir.model_name or 'the graph'} as the executor does: "
                     f"{ir.returns.inputs[index].name!r} on {label}: {reason}"
                 )
 
 
-def _probes(ir: IR) -> Iterator[tuple[str, list[Any]]]:
-    """Yield labelled inputs, smallest sizes first, where shapes are most likely wrong."""
-    points = sorted(points_of(ir), key=lambda point: sum(point.values()))[:_POINTS] or [{}]
-    for seed, point in enumerate(points):
+def verify_unswept(name: str, run: Run, compiled: IR, ir: IR, weights: Mapping[str, Weight]) -> None:
+    """Compare a back end with the executor if the compiled graph has operators in dtypes that were never compared.
+
+    This is cheaper than `verify`: one choice of sizes, and no equal elements where the back end is known to order them
+    differently. The executor does not run on a GPU here, where it may need as much memory again.
+    """
+    lacking = unswept(compiled, name)
+    if not lacking:
+        return
+    if is_elsewhere(compiled):
+        _warn_once(f"{name} was never compared with torch on a GPU; with verify=True, this graph is compared")
+        return
+    if version := other_version(name):
+        _warn_once(f"{version}; each compiled graph is compared with the executor now, unless verify=False")
+    else:
+        _log.info("%s was never compared with torch in %s; comparing the graph now", name, ", ".join(lacking))
+    try:
+        verify(name, run, ir, weights, points=1, ties=not may_deviate(compiled, name))
+    except CannotCompareError as error:
+        text = f"{name} was never compared with torch in {', '.join(lacking)}, and cannot be here: {error}"
+        warnings.warn(text, BackendWarning, stacklevel=3)
+
+
+@cache
+def _warn_once(text: str) -> None:
+    warnings.warn(text, BackendWarning, stacklevel=4)
+
+
+def _probes(ir: IR, points: int, ties: bool) -> Iterator[tuple[str, list[Any]]]:
+    """Yield labelled inputs on the graph's device, smallest sizes first, where shapes are most likely wrong."""
+    chosen = sorted(points_of(ir), key=lambda point: sum(point.values()))[:points] or [{}]
+    for seed, point in enumerate(chosen):
         at = " at " + ", ".join(f"{name}={size}" for name, size in point.items()) if point else ""
-        drawn = drawn_inputs(ir, point, seed)
+        drawn = [value.to(ir.device) for value in drawn_inputs(ir, point, seed)]
         yield f"random inputs{at}", drawn
-        yield f"rounded inputs{at}", [_rounded(value) for value in drawn]
+        if ties:
+            yield f"rounded inputs{at}", [_rounded(value) for value in drawn]
 
 
 def _rounded(value: Any) -> Any:
@@ -65,7 +126,7 @@ def _ran(executor: IRExecutor, values: Sequence[Any]) -> list[Any]:
     return [*outcome.outputs, *outcome.mutations.values()]
 
 
-def _seeded(run: Callable[[Sequence[Any]], Sequence[Any]], values: Sequence[Any]) -> Sequence[Any]:
+def _seeded(run: Run, values: Sequence[Any]) -> Sequence[Any]:
     torch.manual_seed(0)
     return run(_copies(values))
 

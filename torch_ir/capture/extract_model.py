@@ -24,6 +24,7 @@ from torch_ir.capture.instrument import capturing, exclusive, not_compiled
 from torch_ir.capture.ladder import TIME_LIMIT, climb
 from torch_ir.capture.state.default_dtype import refuse_close_integers
 from torch_ir.capture.state.outer_autocast import autocast_inside
+from torch_ir.capture.state.tensor_memory import refuse_overlapping_writes
 from torch_ir.capture.steps import Request, steps
 from torch_ir.capture.walk import weights
 from torch_ir.errors import CaptureWarning, ExportError, did_you_mean
@@ -75,6 +76,7 @@ def extract_ir(
         with autocast_inside(model):
             ir = climb(list(steps(request)), isolated=isolated, time_limit=time_limit)
         refuse_close_integers(ir, torch.get_default_dtype())
+        refuse_overlapping_writes(ir)
     ir.model_name = type(model).__name__ if model_name is None else model_name
     warn_of_lost_values(ir)
     warn_of_class_questions(model, call, ir, capture)

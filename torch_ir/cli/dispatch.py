@@ -20,6 +20,7 @@ from torch_ir.cli.streams import guarded_streams
 from torch_ir.cli.termination import TerminatedError, terminable
 from torch_ir.cli.verb import print_json
 from torch_ir.errors import (
+    BackendWarning,
     CaptureWarning,
     Cause,
     ClosedPipeError,
@@ -46,7 +47,7 @@ _OTHER_NAMES = {"visualize": "draw"}
 _SHOWN_LINES = 4
 _READER_LEFT = 141  # the shell's status for a program ended by SIGPIPE
 _TERMINATED = 143  # the shell's status for a program ended by SIGTERM
-_OURS = (CaptureWarning, SecurityWarning, VersionWarning, WeightWarning)
+_OURS = (BackendWarning, CaptureWarning, SecurityWarning, VersionWarning, WeightWarning)
 
 
 def main(argv: list[str] | None = None) -> int:

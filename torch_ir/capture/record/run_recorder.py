@@ -217,6 +217,9 @@ class Recorder:
     def _lose_track(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operator that is forbidden in graphs, such as one that replaces the memory of a tensor."""
         bound = bind(func, args, kwargs)
+        weights = {*map(id, self.model.parameters()), *map(id, self.model.buffers())}
+        if any(id(bound[name]) in weights for name in mutated_arguments(func)):  # it could not be put back
+            raise refusal(str(func))
         result = func(*args, **kwargs)
         for name in mutated_arguments(func):
             self.untracked.note_lost(self.tape, bound[name])

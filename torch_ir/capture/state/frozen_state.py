@@ -23,7 +23,7 @@ from torch_ir.capture.export.fake_weights import fake_copy, weight_free
 from torch_ir.capture.instrument import capturing
 from torch_ir.capture.program.provenance import is_users, source_line
 from torch_ir.capture.quiet import quiet
-from torch_ir.capture.state.python_state import Change, PythonState
+from torch_ir.capture.state.python_state import Change, PythonState, written
 from torch_ir.capture.state.side_effects import observed_changes
 from torch_ir.capture.state.tensor_leaks import contained
 from torch_ir.capture.walk import weights
@@ -69,6 +69,8 @@ def _changed_by_second_call(model: nn.Module, call: Call) -> dict[str, str] | No
                 again = [change for change in after.changes() if not _is_tensor(change)]
             finally:
                 state.restore()
+            if first != second and not seen:
+                return {written(path): "" for path in state.opaque}
             found = seen if first != second else [*_from_the_start(again, seen)]
             return dict.fromkeys((change.name for change in found), "") | _lines(run, state, found)
     except Exception:

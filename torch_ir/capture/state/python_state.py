@@ -1,7 +1,8 @@
 """A snapshot of the Python state that a model can reach, to list and undo the changes of a run.
 
 State is found in attributes of modules, in the containers and objects that these hold, in closures and defaults of
-functions, in class attributes, and in globals that forward, and the functions that it calls by name, use.
+functions, in class attributes, and in globals that forward, and the functions that it calls by name, use. Some state
+cannot be copied, such as that of iterators: whether a run changed it shows only in what the next run computes.
 """
 
 from __future__ import annotations
@@ -10,8 +11,13 @@ import dis
 import functools
 import itertools
 import operator
+import random
+import sys
+import threading
+from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -32,6 +38,7 @@ _PLAIN = frozenset(
     )
 )
 _MOST = 20_000  # objects to visit
+_MOST_BYTES = 1 << 20  # of an array that is copied
 _Path = tuple[Any, ...]  # of names and keys, outermost first
 Table = tuple[_Path, Any, Any]  # a dict, with a copy
 
@@ -72,8 +79,10 @@ class PythonState:
         self._empty: list[Any] = []  # empty dicts of modules; most stay empty
         self._contents: list[tuple[_Path, Any, Any]] = []  # lists, sets and cells, with their content
         self._globals: list[tuple[_Path, Any, Any, Any]] = []
-        self._slots: set[int] = set()  # tables of weights: a tensor of the same shape and dtype is no change
+        self._slots: set[int] = set()  # tables of weights, where assigning a tensor of equal type is not a change
         self.tensors: list[tuple[_Path, torch.Tensor]] = []  # other than weights
+        self.opaque: list[_Path] = []  # holders of state that cannot be copied
+        self._namespaces: list[tuple[Any, Any]] = []  # of functions that call globals()
         self._flags: list[tuple[_Path, _Flag, torch.Tensor, bool]] = []
         classes: dict[type, None] = {}
         paths: dict[nn.Module, str] = {}
@@ -92,6 +101,8 @@ class PythonState:
             found += _differences(path, table, copy)
         found += [Change(path, held, ABSENT, content) for path, held, content in self._contents]
         found += [Change(path, table, name, old) for path, table, name, old in self._globals]
+        for table, copy in self._namespaces:
+            found += [change for change in _differences((), table, copy) if change.now() is not change.old]
         found += [
             Change((*path, "requires_grad"), flag, "flag", old)
             for path, flag, _, old in self._flags
@@ -123,8 +134,16 @@ class PythonState:
             if not _is_equal(content, _content(held)):
                 _fill(held, content)
         for _, table, name, old in self._globals:
-            if table.get(name, ABSENT) is not old:
+            if old is ABSENT:
+                table.pop(name, None)
+            elif table.get(name, ABSENT) is not old:
                 table[name] = old
+        for table, copy in self._namespaces:  # one by one, as other threads may read them
+            for change in _differences((), table, copy):
+                if change.old is ABSENT:
+                    table.pop(change.key)
+                elif change.now() is not change.old:
+                    table[change.key] = change.old
         for _, _, tensor, flag in self._flags:
             if tensor.requires_grad is not flag:
                 tensor.requires_grad_(flag)
@@ -165,13 +184,19 @@ class PythonState:
         elif kind in CONTAINERS:
             self._contents.append((path, value, value.copy()))
         elif kind is FunctionType:
-            self._see_function(value)
+            self._see_function(value, path)
             return
         elif kind is itertools.count:
             self._contents.append((path, value, repr(value)))
         elif kind is MethodType:
             self._see(value.__self__, path)
             self._see(value.__func__, path)
+            return
+        elif _is_numbers(value):
+            self._contents.append((path, value, _content(value)))
+            return
+        elif _is_opaque(value):
+            self.opaque.append(path)
             return
         elif _is_users_class(kind) and isinstance(getattr(value, "__dict__", None), dict):
             self._tables.append((path, value.__dict__, value.__dict__.copy()))
@@ -181,13 +206,14 @@ class PythonState:
             if type(held) not in _PLAIN:
                 self._see(held, (*path, _key(key)))
 
-    def _see_function(self, function: FunctionType) -> None:
+    def _see_function(self, function: FunctionType, path: _Path) -> None:
         if not is_users(function.__code__.co_filename):
             return
         for name, cell, content in cells_of(function):
             if type(content) in _PLAIN and id(cell) not in self._seen:
                 self._seen.add(id(cell))
                 self._contents.append(((name,), cell, content))
+        self._tables.append(((*path, function.__name__), function.__dict__, function.__dict__.copy()))
         for name, held in held_by(function):
             self._see(held, (name,))
         self._see_globals(function)
@@ -200,19 +226,26 @@ class PythonState:
                 elif type(value) in CONTAINERS and not name.startswith("__"):
                     self._see(value, (base.__name__, name))
         for function in functions_of(kind):
-            self._see_function(function)
+            self._see_function(function, ())
 
     def _see_globals(self, function: FunctionType) -> None:
         table = function.__globals__
         stored, loaded = _global_names(function.__code__)
-        self._globals += [((name,), table, name, table[name]) for name in stored if name in table]
+        self._globals += [((name,), table, name, table.get(name, ABSENT)) for name in stored]
+        if "globals" in loaded and all(table is not known for known, _ in self._namespaces):
+            self._namespaces.append((table, table.copy()))
         for name in loaded:
             value = table.get(name)
-            if type(value) in CONTAINERS or (_is_users_class(type(value)) and not isinstance(value, nn.Module)):
+            if isinstance(value, _CONTEXTS) or getattr(value, "__name__", None) in _DRAWING:
+                self.opaque.append((name,))
+            elif type(value) in CONTAINERS or (_is_users_class(type(value)) and not isinstance(value, nn.Module)):
                 self._see(value, (name,))
 
 
 _REGISTERED = frozenset(MODULE_TABLES)
+_BUILT_IN = (list, dict, set, deque, bytearray, array)  # other types than the known containers: subclasses of these
+_CONTEXTS = (ContextVar, threading.local)
+_DRAWING = frozenset(("random", "time", "secrets", "uuid", "datetime"))  # modules that return something else each time
 _SIMPLE = (bool, int, float, str, type(None))
 
 
@@ -258,12 +291,27 @@ def _key(key: Any) -> str:
 def _content(held: Any) -> Any:
     if isinstance(held, CellType):
         return content_of(held)
+    if isinstance(held, random.Random):
+        return held.getstate()
+    if _is_numbers(held):
+        return held.tobytes()
     return repr(held) if isinstance(held, itertools.count) else held.copy()
+
+
+def _is_numbers(value: Any) -> bool:
+    """Whether a value is a generator of random numbers or a small array of numpy, whose state can be copied."""
+    numpy = sys.modules.get("numpy")
+    is_array = numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc"
+    return isinstance(value, random.Random) or (is_array and value.nbytes <= _MOST_BYTES)
 
 
 def _fill(held: Any, content: Any) -> None:
     if isinstance(held, CellType):
         held.cell_contents = content
+    elif isinstance(held, random.Random):
+        held.setstate(content)
+    elif _is_numbers(held):
+        held[...] = sys.modules["numpy"].frombuffer(content, held.dtype).reshape(held.shape)
     elif not isinstance(held, itertools.count):  # a counter cannot be reset
         held.clear()
         held.update(content) if isinstance(held, set) else held.extend(content)
@@ -291,6 +339,14 @@ def _is_equal(one: Any, other: Any) -> bool:
 
 def _is_users_class(kind: type) -> bool:
     return is_users_module(kind.__module__)
+
+
+def _is_opaque(value: Any) -> bool:
+    """Whether a value has state that cannot be copied, or not without code of its class."""
+    kind = type(value)
+    if isinstance(value, _BUILT_IN) or kind.__module__.startswith("numpy.random"):
+        return True
+    return isinstance(value, Iterator) and not hasattr(value, "__dict__")
 
 
 _known_functions: WeakKeyDictionary[type, Sequence[FunctionType]] = WeakKeyDictionary()

@@ -36,7 +36,7 @@ def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False, is_blin
         observed = _observed.get()
         if observed is not None:
             observed.names.update(dict.fromkeys(change.name for change in state.changes(tables)))
-            observed.is_blind |= is_blind
+            observed.is_blind |= is_blind or bool(state.opaque)
 
     hooks = [model.register_forward_hook(lambda *_: note())] if when_forward_ends else []
     state = PythonState(model)

@@ -1,12 +1,15 @@
 """Refuse code that replaces the memory of a tensor (`t.data = value`, `t.set_`, `swap_tensors`).
 
-A graph has values, not memory: which tensors share the old or the new memory could not be tracked.
+A graph has values, not memory: which tensors share the old or the new memory could not be tracked. The same holds for
+writes through a view whose elements share memory, because torch does not say how often each is written.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from math import prod
 from types import FrameType
 from typing import Any
 
@@ -20,6 +23,8 @@ from torch_ir.ir import IR
 _DATA: Any = torch.Tensor.data
 GET_DATA, SET_DATA = _DATA.__get__, _DATA.__set__
 _SETTING = ("aten.set.", "aten.set_.", "aten.set_data.")
+_MOST_PLACES = 1 << 14  # of a view whose elements are listed; a larger one counts as overlapping if its rows do
+_STRIDED_WRITE = "aten.as_strided_scatter.default"
 
 
 def refusal(how: str) -> ConversionError:
@@ -62,3 +67,28 @@ def refuse_set_memory(ir: IR) -> None:
     for node in ir.all_nodes():
         if node.op_type.startswith(_SETTING):
             raise _refusal(node.origin.source, node.op_type)
+
+
+def refuse_overlapping_writes(ir: IR) -> None:
+    """Refuse a write through a view whose elements share memory."""
+    for node in ir.all_nodes():
+        if node.op_type == _STRIDED_WRITE and _overlaps(node["size"], node["stride"]):
+            place = f"{node.origin.source}: " if node.origin.source else ""
+            raise ConversionError(
+                f"cannot capture {place}forward writes through as_strided to elements that share memory, "
+                "which has no defined result; write to a view without overlaps"
+            )
+
+
+def _overlaps(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether two elements of a view of fixed size share memory."""
+    if not all(isinstance(number, int) for number in (*sizes, *strides)) or 0 in sizes:
+        return False
+    pairs = sorted((stride, size) for stride, size in zip(strides, sizes, strict=True) if size > 1)
+    if prod(sizes) <= _MOST_PLACES:
+        places = {0}
+        for stride, size in pairs:
+            places = {place + stride * index for place in places for index in range(size)}
+        return len(places) < prod(sizes)
+    reaches = accumulate((stride * (size - 1) for stride, size in pairs), initial=0)
+    return any(stride <= reach for (stride, _), reach in zip(pairs, reaches, strict=False))

@@ -157,7 +157,7 @@ def _compiled(arguments: argparse.Namespace, ir: IR, values: list[Any]) -> tuple
 
     find_backend(arguments.backend)
     weights = read_weights(ir, arguments.weights, arguments.seed)
-    compiled = compile(ir, weights, backend=arguments.backend, level=arguments.level, verify=arguments.verify)
+    compiled = compile(ir, weights, backend=arguments.backend, level=arguments.level, verify=arguments.verify or None)
     outputs = compiled.run(values)
     return outputs, compiled.why if arguments.backend == "auto" else ""
 

@@ -11,6 +11,7 @@ and softmax are dropped only if they do not round below the queries' dtype.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -112,10 +113,19 @@ def _scores(g: Builder, tensor: TensorMeta) -> _Scores | None:
         elif name in ("aten.mul", "aten.div") and (factor := _factor(g, node)):
             tensor, scale = node["self"], scale * factor
         elif mask is None and scale == 1.0 and (masked := _masked(g, node)):
-            tensor, mask = masked
+            tensor, mask = masked[0], _as_cast(masked[1], nodes)
         else:
             return _product(g, node, scale, mask, nodes)
     return None
+
+
+def _as_cast(mask: _Mask, nodes: Sequence[OpNode]) -> _Mask:
+    """Return the mask with its fill as the softmax gets it: a cast to a narrower dtype may make it infinite."""
+    fill = mask.fill
+    for node in reversed(nodes):
+        if fill is not None:
+            fill = float(torch.tensor(fill, dtype=torch.float64).to(TORCH_DTYPES[node.output.dtype]))
+    return mask._replace(fill=fill)
 
 
 def _masked(g: Builder, node: OpNode) -> tuple[TensorMeta, _Mask] | None:

@@ -1,0 +1,142 @@
+"""A back end is not trusted with operators, dtypes and versions in which it was never compared with eager."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.backend_sweep.functions import Function
+from tests.backend_sweep.swept_pairs import pairs_of, updated
+from torch_ir import IR, BackendWarning, ExecutionError, extract_ir
+from torch_ir.backends import compile, register_backend, swept, table, verifying
+from torch_ir.backends import deviations as deviations_module
+from torch_ir.backends.deviations import DEVIATION, Row
+from torch_ir.backends.swept import Swept, tables
+from torch_ir.ops.schema import find_operator
+
+X = torch.ones(3)
+
+
+def graph(function: Any, *inputs: Tensor) -> IR:
+    return extract_ir(Function(function).eval(), inputs, strict=False)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[int]]]:
+    """Register the back end "mine", which adds an error, with these operators compared; return its calls."""
+    monkeypatch.setattr(table, "_BACKENDS", {"torch": table.find_backend("torch")})
+    verifying._warn_once.cache_clear()
+
+    def register(off: float = 0.0, version: str = "", **operators: str) -> list[int]:
+        installed = Swept("torch", "", {}).installed
+        names = {f"aten.{name}.default": kinds for name, kinds in operators.items()}
+        monkeypatch.setattr(swept, "tables", lambda: {"mine": Swept("torch", version or installed, names)})
+        calls: list[int] = []
+
+        @register_backend("mine", "the executor, and an error")
+        def prepare(ir: IR, weights: Any) -> Callable[[Sequence[Any]], Sequence[Any]]:
+            run = table.find_backend("torch").prepare(ir, weights)
+            return lambda values: [calls.append(1), *(value + off for value in run(values))][1:]
+
+        return calls
+
+    yield register
+    verifying._warn_once.cache_clear()
+
+
+def test_what_was_compared_costs_nothing(runs: Any) -> None:
+    calls = runs(relu="float32, float64")
+    compile(graph(torch.relu, X), {}, backend="mine")
+    assert calls == []
+
+
+def test_an_operator_in_another_dtype_is_compared_before_it_is_returned(runs: Any) -> None:
+    """One run on random inputs and one on rounded inputs."""
+    calls = runs(relu="float32")
+    compile(graph(torch.relu, X.double()), {}, backend="mine")
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("compared", [{}, {"relu": "float64"}, {"relu": "bool float32"}, {"abs": "float32"}])
+def test_a_difference_in_what_was_never_compared_is_an_error(runs: Any, compared: dict[str, str]) -> None:
+    runs(off=0.01, **compared)
+    ir = graph(torch.relu, X)
+    with pytest.raises(ExecutionError, match=r"mine does not compute Function as the executor does: 'relu' on random"):
+        compile(ir, {}, backend="mine")
+    assert compile(ir, {}, backend="mine", verify=False)(X).tolist() != [1, 1, 1]
+
+
+def test_another_version_is_reported_once_and_compared(runs: Any) -> None:
+    calls = runs(version="0.1", relu="float32")
+    ir = graph(torch.relu, X)
+    with pytest.warns(BackendWarning, match=r"^torch \d.* was never compared with torch, only 0\.1; each compiled"):
+        compile(ir, {}, backend="mine")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compile(ir, {}, backend="mine")
+    assert len(calls) == 4
+
+
+def test_a_difference_in_another_version_is_an_error(runs: Any) -> None:
+    runs(off=0.01, version="0.1", relu="float32")
+    with pytest.warns(BackendWarning), pytest.raises(ExecutionError, match="does not compute"):
+        compile(graph(torch.relu, X), {}, backend="mine")
+
+
+def test_random_numbers_cannot_be_compared(runs: Any) -> None:
+    runs(off=0.01)
+    with pytest.warns(BackendWarning, match=r"aten.rand_like.default \(float32\).*cannot be here: .* random numbers"):
+        compile(graph(torch.rand_like, X), {}, backend="mine")
+
+
+def test_inputs_that_the_executor_rejects_cannot_be_compared(runs: Any) -> None:
+    """Random indices are up to 7."""
+    runs()
+    with pytest.warns(BackendWarning, match=r"aten.index_select.default .* cannot be here: the executor does not run"):
+        compile(graph(lambda x, i: x.index_select(0, i), X, torch.tensor([0] * 20)), {}, backend="mine")
+
+
+@pytest.mark.parametrize(("values", "count"), [(["nan", "large"], 2), (["ties", "nan"], 1), (None, 1)])
+def test_a_listed_deviation_is_not_taken_for_an_error(
+    runs: Any, monkeypatch: pytest.MonkeyPatch, values: list[str] | None, count: int
+) -> None:
+    """A back end that orders equal elements in another way is compared on random inputs alone."""
+    calls = runs()
+    when = {} if values is None else {"values": values}
+    row = Row("mine", "aten.relu.default", when, DEVIATION, "orders equal elements in another way", "mine 1")
+    monkeypatch.setattr(deviations_module, "rows", lambda: (row,))
+    compile(graph(torch.relu, X), {}, backend="mine")
+    assert len(calls) == count
+
+
+def test_a_back_end_of_the_user_is_not_compared(runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = runs()
+    monkeypatch.setattr(swept, "tables", dict)
+    compile(graph(torch.relu, X), {}, backend="mine")
+    assert calls == []
+
+
+def test_the_file_is_sound() -> None:
+    """Operators exist, and every back end that is not the executor is in it."""
+    assert {*tables(), "torch", "auto"} >= {*table.list_backends()}
+    for record in tables().values():
+        assert [name for name in record.operators if find_operator(name) is None] == []
+
+
+def test_the_file_is_made_from_records() -> None:
+    """Combinations that were compared and are nowhere silently wrong; those of the same version are kept."""
+
+    def record(op: str, dtype: str, verdict: str) -> dict[str, Any]:
+        node = {"op": op, "attrs": {}, "given": [], "dtypes": [dtype], "shapes": [[2]], "made": ["bool"]}
+        return {"backend": "mine", "values": "sample", "verdict": verdict, "detail": "", "nodes": [node]}
+
+    kinds = [("a", "int8", "same"), ("a", "int8", "wrong"), ("a", "int16", "rounding"), ("b", "int8", "refused")]
+    found = pairs_of(record(*kind) for kind in kinds)
+    assert found == {"mine": {"a": {"bool int16"}}}
+    first = updated({}, found)
+    assert updated(first, {"mine": {"a": {"float32"}}})["mine"]["operators"] == {"a": "bool int16, float32"}
+    first["mine"]["version"] = "0.1"
+    assert updated(first, {"mine": {"a": {"float32"}}})["mine"]["operators"] == {"a": "float32"}
