@@ -53,6 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not count.isdecimal():
         raise CommandError(f"{arguments.mesh!r} is not a mesh; write it as tp=8")
     inputs, outputs = _placements(arguments.place_input), _placements(arguments.place_output)
+    if arguments.plan is None and not inputs and not outputs:
+        raise CommandError(
+            f"nothing would be divided over {arguments.mesh}; add --plan, such as hf:llama or plan.json, "
+            "or --place-input NAME=PLACEMENT"
+        )
     ir = load_checked(arguments.file)
     plan, whole = _plan(arguments, ir, int(count))
     sharded = shard(ir, plan, {axis: int(count)}, inputs=inputs, outputs=outputs)
