@@ -1,6 +1,7 @@
 """Costs against calculations by hand: a Llama, a Mixtral, experts on ranks, equal prices of equal graphs."""
 
 import itertools
+import re
 from typing import Any
 
 import pytest
@@ -65,7 +66,7 @@ def test_the_function_form_has_the_price_of_the_inline_form(llamas: tuple[IR, IR
     assert [row.seconds for row in reports[0]] == pytest.approx([row.seconds for row in reports[1]], rel=1e-9)
     whole = cost_report(flat, device=device).total
     assert sum(row.seconds for row in reports[1]) == pytest.approx(whole.seconds, rel=1e-3)
-    assert whole.computing > 0 and whole.moving > 0
+    assert min(whole.computing, whole.moving) > 0
     assert whole.seconds > device.seconds(whole.work) * 1.05  # the sum of maxima, not the maximum of sums
 
 
@@ -75,7 +76,7 @@ def test_layers_that_cost_the_same_are_one_row(llamas: tuple[IR, IR]) -> None:
     products = 2 * PROMPT * LAYERS * 3 * HIDDEN * FEED
     assert rows["model.layers.*.mlp"].work.flops == products
     assert rows["model.layers.*.mlp"].to_dict()["modules"] == ["model.layers.0.mlp", "model.layers.1.mlp"]
-    assert "model.layers.*.mlp ×2" in str(report)
+    assert "model.layers.*.mlp \N{MULTIPLICATION SIGN}2" in str(report)
     each = {row.name: row for row in cost_report(llamas[0], depth=4, fold=False).rows}
     assert each["model.layers.1.mlp"].work.flops == products // 2
     assert sum(row.count for row in report.rows) == sum(row.count for row in each.values())
@@ -137,16 +138,18 @@ def test_experts_of_a_mixtral_by_hand(mixtral: IR, batch: int, expected: float) 
     assert grouped.bytes == pytest.approx(expected * EXPERT + moved, rel=1e-6)
     assert grouped.flops == batch * 2 * EXPERT
     if batch == 1:
-        assert report.lower is report.upper is None and "data_dependent" not in report.to_dict()
+        assert report.lower is report.upper is None
+        assert "data_dependent" not in report.to_dict()
         return
-    assert report.lower is not None and report.upper is not None
+    assert report.lower is not None
+    assert report.upper is not None
     spread = report.to_dict()["data_dependent"]
     assert spread["expected"] == report.to_dict()["total"]
     most = min(8, 2 * batch)
     difference = report.upper.work.bytes - report.lower.work.bytes  # type: ignore[operator]  # numbers, sizes are given
     assert difference == (most - 2) * EXPERT
     assert report.lower.seconds < report.total.seconds < report.upper.seconds
-    assert "the data decides the bytes: " in str(report) and " at least, " in str(report)
+    assert re.search("the data decides the bytes: .* expected, .* at least, .* at most", str(report))
 
 
 def test_a_rank_of_experts_is_faster_than_the_whole(mixtral: IR) -> None:
@@ -171,7 +174,8 @@ def test_sizes_that_the_data_decides_have_bounds_and_an_expectation() -> None:
     report = cost_report(captured(model, torch.randn(10, 4)))
     (size,) = report.data_sizes.values()
     assert size == (0, 5, 10)
-    assert report.lower and report.upper
+    assert report.lower is not None
+    assert report.upper is not None
     assert [row.work.flops for row in (report.lower, report.total, report.upper)] == [0, 5 * 64, 10 * 64]
     assert "5 expected, 0 to 10 possible" in as_text(report)
 
@@ -206,7 +210,7 @@ def test_operators_bring_their_own_formulas() -> None:
 
     counted = cost(blurred())
     assert (counted.flops, counted.macs, counted.bytes, counted.unknown) == (3456, 1728, 2 * 768, ())
-    with pytest.raises(RegistryError, match="cost formula for 'my_ops.blur' is already"):
+    with pytest.raises(RegistryError, match=r"cost formula for 'my_ops\.blur' is already"):
         register_cost("my_ops.blur")(lambda node: 1)
     register_cost("my_ops.blur.default")(lambda node: (10, 20, 30))
     assert cost(blurred()).amounts() == (5, 10, 20, 30, 0)
@@ -216,14 +220,14 @@ def test_operators_bring_their_own_formulas() -> None:
 @pytest.mark.parametrize("returned", [-1, None, 1.5, (1, 2), True])
 def test_a_wrong_formula_is_one_sentence(returned: Any) -> None:
     register_cost("my_ops.blur")(lambda node: returned)
-    with pytest.raises(GraphError, match="the cost formula of 'my_ops.blur.default' returned"):
+    with pytest.raises(GraphError, match=r"the cost formula of 'my_ops\.blur\.default' returned"):
         cost(blurred())
 
 
 @pytest.mark.usefixtures("formulas")
 def test_a_formula_that_fails_is_named() -> None:
     register_cost("my_ops.blur")(lambda node: node["weight"])
-    with pytest.raises(GraphError, match="the cost formula of 'my_ops.blur.default' failed"):
+    with pytest.raises(GraphError, match=r"the cost formula of 'my_ops\.blur\.default' failed"):
         cost(blurred())
 
 
@@ -233,7 +237,7 @@ def test_a_formula_that_fails_is_named() -> None:
 def test_packed_weights_count_their_packed_bytes() -> None:
     """int4: two weights per byte of a uint8 tensor; float8: one byte; float4: two values per element."""
     ir = IR.parse("""
-        graph(x: bfloat16[4, 64], w: int32[4, 1, 32, 4], s: bfloat16[1, 32, 2], a: float8_e4m3fn[4, 64], b: float8_e4m3fn[64, 32], p: float4_e2m1fn_x2[4, 32], q: float4_e2m1fn_x2[32, 32], one: float32[]) {
+        graph(x: bfloat16[4, 64], w: int32[4, 1, 32, 2], s: bfloat16[1, 32, 2], a: float8_e4m3fn[4, 64], b: float8_e4m3fn[64, 32], p: float4_e2m1fn_x2[4, 32], q: float4_e2m1fn_x2[32, 32], one: float32[]) {
           int4: bfloat16[4, 32] = aten._weight_int4pack_mm.default(self=x, mat2=w, qScaleAndZeros=s, qGroupSize=64)
           fp8: bfloat16[4, 32] = aten._scaled_mm.default(self=a, mat2=b, scale_a=one, scale_b=one, bias=None, scale_result=None, out_dtype=bfloat16, use_fast_accum=False)
           fp4: bfloat16[4, 32] = aten._scaled_mm.default(self=p, mat2=q, scale_a=one, scale_b=one, bias=None, scale_result=None, out_dtype=bfloat16, use_fast_accum=False)
@@ -242,7 +246,7 @@ def test_packed_weights_count_their_packed_bytes() -> None:
     """)  # noqa: E501  # one line of the text form
     costs = cost(ir)
     assert [costs[name].macs for name in ("int4", "fp8", "fp4")] == [4 * 32 * 64] * 3
-    assert costs["int4"].bytes_read == 4 * 64 * 2 + 32 * 64 // 2 * 2 // 2 * 2 // 2 * 2 + 1 * 32 * 2 * 2
+    assert costs["int4"].bytes_read == 4 * 64 * 2 + 32 * 64 // 2 + 1 * 32 * 2 * 2
     assert costs["fp8"].bytes_read == 4 * 64 + 64 * 32 + 4
     assert costs["fp4"].bytes_read == 4 * 32 + 32 * 32 + 4
 

@@ -147,7 +147,8 @@ __all__ = [
     "liveness", "load_ir", "load_protobuf", "load_weights", "load_weights_pt", "load_weights_safetensors", "meta_init",
     "named_pass", "op", "open_weights", "optimize", "pipeline_report", "random_weights", "register_backend",
     "register_cost", "register_executor", "register_op", "render", "render_pair", "rule", "rule_pass", "run_pipeline",
-    "run_sharded", "save_ir", "save_protobuf", "sends_of", "serialize_ir", "shard", "split", "stage_of", "subgraph", "to_mlir",
+    "run_sharded",
+    "save_ir", "save_protobuf", "sends_of", "serialize_ir", "shard", "split", "stage_of", "subgraph", "to_mlir",
     "to_model_explorer", "to_onnx", "to_protobuf", "to_python", "to_torch", "transformers_plan", "validate_ir",
     "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "verify_pipeline", "verify_sharded", "write_golden",
 ]  # fmt: skip

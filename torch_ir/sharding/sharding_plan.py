@@ -103,8 +103,8 @@ def transformers_plan(
     for path in rows:
         if path not in found and path.rpartition(".")[0] in found:  # a weight of experts that have a style
             raise ShardError(
-                f"the plan divides {path}, but the graph stores each expert separately, as the checkpoint does; capture "
-                "it with extract_llm(weight_layout='model'), or torch-ir llm --weight-layout model"
+                f"the plan divides {path}, but the graph stores each expert separately, as the checkpoint does; "
+                "capture it with extract_llm(weight_layout='model'), or torch-ir llm --weight-layout model"
             )
     rows = found
     return rows if ranks is None else with_shared_heads(rows, patterns, ir, ranks)

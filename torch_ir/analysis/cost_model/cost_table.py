@@ -15,7 +15,7 @@ from torch_ir.analysis.cost_model.experts import is_grouped
 from torch_ir.analysis.cost_model.fold_rows import fold_layers
 from torch_ir.analysis.cost_model.node_costs import check_sizes, cost, graphs_of, sized
 from torch_ir.analysis.cost_model.roofline import Roofline
-from torch_ir.analysis.cost_model.routing import CASES, EXPECTED, LOWER, UPPER, DataSize, data_sizes
+from torch_ir.analysis.cost_model.routing import CASES, LOWER, UPPER, DataSize, data_sizes
 from torch_ir.analysis.cost_model.table_rows import (
     Leaf,
     Row,
@@ -47,7 +47,7 @@ class CostReport:
     """Cost of one run of a graph; `once` is what depends on weights alone and is computed when they are bound.
 
     With open sizes, amounts are expressions; order, shares, intensities and times assume 1024 for each. Where the data
-    decides how much work there is, all amounts are those to expect, and `lower` and `upper` are the bounds of the total.
+    decides how much work there is, all amounts are those to expect; `lower` and `upper` are the bounds of the total.
     """
 
     model_name: str

@@ -231,8 +231,8 @@ class _Counting:
         if bodies:
             return _of_bodies(node, bodies)
         if is_grouped(node):  # depends on the router, which is no part of the node's form
-            macs, *moved = grouped_work(node, self.case)
-            return Work(macs, product(2, macs), *moved, 0)
+            grouped = grouped_work(node, self.case)
+            return Work(grouped.macs, product(2, grouped.macs), grouped.bytes_read, grouped.bytes_written)
         return self.operator(node)
 
     def _operator(self, node: OpNode) -> Work:

@@ -108,7 +108,7 @@ def _cells(report: CostReport, row: Row) -> list[str]:
 
 def _label(row: Row) -> str:
     """Return the name of a row, with the number of modules if it is folded."""
-    times = f" ×{len(row.members)}" if row.members else ""
+    times = f" \N{MULTIPLICATION SIGN}{len(row.members)}" if row.members else ""
     return cut(row.name or "(model)", _NAME_WIDTH - len(times)) + times
 
 
