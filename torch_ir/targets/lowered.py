@@ -115,8 +115,8 @@ class Lowered:
             if type(layer.value) is not Placeholder:
                 continue
             node = layer.value.node
-            shapes = tuple(tuple(map(shape_text, side)) for side in data_tensors(node))
-            row = rows.setdefault((node.op_type, shapes), Missing(node.op_type, *shapes))
+            given, made = (tuple(map(shape_text, side)) for side in data_tensors(node))
+            row = rows.setdefault((node.op_type, given, made), Missing(node.op_type, given, made))
             row.nodes.append(node.name)
             _add(row.modules, node.origin.module)
             _add(row.sources, node.origin.source)

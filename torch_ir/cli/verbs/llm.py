@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.progress import show_progress
+from torch_ir.cli.progress import show_progress, watch_layers
 from torch_ir.cli.verb import DIFFERENT, add_json, add_verb, load_checked, save_graph, show, terminal_width
 from torch_ir.cli.verbs.info import shape_text, summarise
 from torch_ir.errors import CommandError
@@ -97,6 +97,7 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
     with meta_init():
         model = _build(arguments.model)
     show_progress("capturing prefill and decode")
+    watch_layers(model)
     ir = extract_llm(
         model,
         batch=arguments.batch,
