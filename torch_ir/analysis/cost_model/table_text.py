@@ -51,6 +51,11 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def parameters_text(number: Dim) -> str:
+    """Format a number of parameters: `1 parameter`, `70.6 B parameters`."""
+    return f"{count(number)} parameter{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     if not seconds:
         return "0"
@@ -71,7 +76,7 @@ def _digits(number: float) -> str:
 
 
 def _head(report: CostReport) -> Iterator[str]:
-    weights = f"{count(report.total.params)} parameters, {human(report.weight_bytes, 'B')} of weights"
+    weights = f"{parameters_text(report.total.params)}, {human(report.weight_bytes, 'B')} of weights"
     yield f"{report.model_name or 'the graph'}: {plural(report.total.count, 'node')} per run, {weights}"
     if report.sizes:
         yield f"with {', '.join(f'{name} = {size}' for name, size in report.sizes.items())}"

@@ -53,6 +53,7 @@ def capture(
     and random inputs or those of files. With `real` or `weights`, it is captured on these at once.
     """
     specs, dims = read_inputs(arguments)
+    show_progress("importing torch")
     import torch
 
     import torch_ir

@@ -115,20 +115,21 @@ def _placements(given: list[str]) -> dict[str, str]:
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[str]:
-    from torch_ir.analysis.cost_model.table_text import count
+    from torch_ir.analysis.cost_model.table_text import count, parameters_text, plural
 
     mesh = ", ".join(f"{axis} = {size}" for axis, size in facts["mesh"].items())
-    yield f"{mesh}: one graph of {facts['nodes']} nodes for all ranks"
-    yield f"each rank stores {count(facts['params'])} of {count(facts['params_before'])} parameters"
+    yield f"{mesh}: one graph of {plural(facts['nodes'], 'node')} for all ranks"
+    yield f"each rank stores {count(facts['params'])} of {parameters_text(facts['params_before'])}"
     yield from (f"replicated, because it has too few heads: {path}" for path in facts["whole"])
     yield from _sent(facts)
     for name, entry in facts["entries"].items():
-        yield f"{name}: {entry['nodes']} nodes"
+        yield f"{name}: {plural(entry['nodes'], 'node')}"
         yield from (f"{name}: {line}" for line in _sent(entry))
 
 
 def _sent(facts: dict[str, Any]) -> Iterator[str]:
-    from torch_ir.analysis.cost_model.table_text import human
+    from torch_ir.analysis.cost_model.table_text import human, plural
 
     for name, row in facts["collectives"].items():
-        yield f"each rank sends {human(row['sent'], 'B')} in {row['count']} {name.split('.')[1]}"
+        calls = plural(row["count"], f"{name.split('.')[1]} call")
+        yield f"each rank sends {human(row['sent'], 'B')} in {calls}"
