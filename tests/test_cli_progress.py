@@ -1,5 +1,6 @@
 """The progress line: on a terminal, after two seconds, and removed at the end."""
 
+import logging
 import re
 import sys
 import time
@@ -8,6 +9,7 @@ import pytest
 
 from tests.command_line import ERASE, ROOT, Terminal, command
 from tests.test_draw import mlp
+from torch_ir.cli import progress as module
 from torch_ir.cli.progress import _Line, progress, show_progress
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals on Windows")
@@ -55,11 +57,12 @@ def folder(tmp_path):
 def test_a_verb_that_takes_long_says_so_at_a_terminal_alone(folder):
     """With --quiet, with NO_COLOR, on a dumb terminal and in pipes, only the output is written."""
     words = ["-m", "torch_ir", "lower", "model.json", "--target", "slow.py:npu"]
-    watched = Terminal(*words, folder=folder)
+    wide = {"folder": folder, "columns": 120}  # the table is not cut
+    watched = Terminal(*words, **wide)
     others = [
-        Terminal(*words, "--quiet", folder=folder),
-        Terminal(*words, folder=folder, NO_COLOR="1"),
-        Terminal(*words, folder=folder, TERM="dumb"),
+        Terminal(*words, "--quiet", **wide),
+        Terminal(*words, **wide, NO_COLOR="1"),
+        Terminal(*words, **wide, TERM="dumb"),
     ]
     piped = command(*words[2:], folder=folder)
     assert watched.wait() == piped.returncode == 0
@@ -82,6 +85,56 @@ def test_the_line_makes_way_for_everybody():
     drawn = re.findall(rf"{re.escape(ERASE)}(tidying[^\r\n]*)", terminal.text)
     assert drawn
     assert all(len(line) < 40 and "…" in line and "\x1b" not in line for line in drawn)
+
+
+DEEP = """\
+import time
+from torch import nn
+
+class Slow(nn.Linear):
+    def forward(self, x):
+        time.sleep(0.5)
+        return super().forward(x)
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.layers = nn.ModuleList(Slow(4, 4) for _ in range(12))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+"""
+
+
+def test_the_line_names_the_layer_that_is_captured(folder):
+    """It says which of how many, and about how long the others take."""
+    (folder / "deep.py").write_text(DEEP)
+    terminal = Terminal(
+        *("-m", "torch_ir", "extract", "deep.py:Deep", "-i", "2x4", "-o", "deep.json"), folder=folder, columns=160
+    )
+    assert terminal.wait() == 0
+    shown = re.findall(r"layers\.(\d+) \((\d+) of 12\) \d+ s, about (\d+) s left", terminal.text)
+    assert shown
+    assert all(int(number) == int(name) + 1 for name, number, _ in shown)
+    assert all(int(left) <= 60 for _, _, left in shown)  # 0.5 s a layer on an idle machine
+
+
+def test_messages_about_a_graph_name_it(monkeypatch):
+    """The graph of a language model is named before what is done with it, and a share gives an estimate."""
+    monkeypatch.setattr("torch_ir.cli.progress.is_watched", lambda: True)
+    texts = []
+    with progress("working"):
+        for text, facts in (("graph 2 of 2, decode", {"graph": True}), ("step 1", {}), ("half", {"share": (1, 2)})):
+            logging.getLogger("torch_ir.capture").info(text, extra=facts)
+            texts.append((module._line.text, module._line.share))
+    assert texts == [
+        ("graph 2 of 2, decode", 0),
+        ("graph 2 of 2, decode: step 1", 0),
+        ("graph 2 of 2, decode: half", 0.5),
+    ]
 
 
 def test_nothing_is_touched_where_nobody_watches(capsys):

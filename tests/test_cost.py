@@ -81,6 +81,12 @@ UNLIKE_TORCH = {
     ),
 }
 
+# What neither torch's counter nor ours counts.
+UNCOUNTED = {
+    "fnet": ("aten.fft_fftn.default",),
+    "autoformer": ("aten.fft_rfft.default", "aten.fft_irfft.default"),
+}
+
 
 def check_architecture(architecture: Architecture) -> None:
     """The experts of a mixture run one by one for torch's counter, which passes over grouped products."""
@@ -93,7 +99,7 @@ def check_architecture(architecture: Architecture) -> None:
         if "transformers.grouped_mm_fallback.default" in costs.by_op():
             model.set_experts_implementation("eager")
     assert costs.flops == flops_of(model, **inputs)
-    assert costs.unknown == ()
+    assert costs.unknown == UNCOUNTED.get(architecture.name, ())
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral"])

@@ -230,7 +230,7 @@ def test_the_verb_prints_the_report_and_writes_the_layers(files: Path, capsys: p
     """Placeholders are not an error, unless requested."""
     command = ["lower", "model.json", "--target", "mynpu.py:npu"]
     assert main([*command, "-o", "out/lowered.json", "--picture", "out/lowered.dot"]) == 0
-    assert "aten.relu.default  1x8 -> 1x8  (no lowering)" in capsys.readouterr().out
+    assert "aten.relu.default      1  0.0 %  16.6 %  1x8 -> 1x8               no lowering" in capsys.readouterr().out
     layers = json.loads(Path("out/lowered.json").read_text())["layers"]
     assert [layer.get("value") for layer in layers] == [{"op": "gemm"}, None, {"op": "gemm"}]
     assert "relu" in Path("out/lowered.dot").read_text()

@@ -35,7 +35,7 @@ def test_a_graph_is_divided_and_run(files: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == (
         "tp = 2: one graph of 7 nodes for all ranks\n"
         "each rank stores 144 of 280 parameters\n"
-        "each rank sends 96 B in 1 all_reduce\n"
+        "each rank sends 96 B in 1 all_reduce call\n"
     )
     assert main(["run", "rank.json", "--weights", "random", "-o", "ranks.safetensors"]) == 0
     assert main(["run", "model.json", "--weights", "random", "-o", "one.safetensors"]) == 0
@@ -61,10 +61,13 @@ def test_prefill_and_decode_are_divided_together(files: Path, capsys: pytest.Cap
         f"replicated, because it has too few heads: model.layers.*.self_attn.{name}_proj" for name in "kv"
     ]
     assert lines[4:6] == [
-        "each rank sends 6.14 kB in 4 all_reduce",
-        "each rank sends 300 B in 1 all_gather_into_tensor",
+        "each rank sends 6.14 kB in 4 all_reduce calls",
+        "each rank sends 300 B in 1 all_gather_into_tensor call",
     ]
-    assert lines[7:] == ["decode: each rank sends 768 B in 4 all_reduce", *(f"decode: {line}" for line in lines[5:6])]
+    assert lines[7:] == [
+        "decode: each rank sends 768 B in 4 all_reduce calls",
+        *(f"decode: {line}" for line in lines[5:6]),
+    ]
     decode = load_ir("rank.json").functions["decode"]
     assert decode.mesh == {"tp": 4}
     assert main(["shard", "llm.json", "--plan", "hf:llama", "--mesh", "tp=2", "--json"]) == 0

@@ -6,8 +6,10 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
+import torch_ir
 from tests.graphs import chain, mlp
 from tests.lowering import accepting, kinds
 from torch_ir import Declined, OpNode, Placeholder, Target, op
@@ -59,9 +61,45 @@ def test_the_report_names_the_missing_operators() -> None:
     assert accepting("aten.linear").lower(mlp()).report() == (
         "npu: 2 of 3 layers are lowered.\n"
         "The following ops are not supported by npu yet:\n"
-        "  aten.relu.default  1x8 -> 1x8  (no lowering)\n"
+        "  operator           count  FLOPs   bytes  shapes, most work first  why\n"
+        "  aten.relu.default      1  0.0 %  16.6 %  1x8 -> 1x8               no lowering\n"
         "They are placeholders, red in the picture."
     )
+
+
+def test_the_work_list_has_a_row_per_operator_with_most_work_first() -> None:
+    """Shares by hand: a product of 2x8 by 8x16 and one of 2x16 by 16x4; two activations of 2x16 and 2x4."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4), nn.GELU(), nn.Flatten(), nn.Softmax(-1))
+        ir = torch_ir.extract_ir(model.eval(), (torch.empty(2, 8),))
+    items = Target("npu").lower(ir).work_list
+    names = ["aten.linear.default", "aten.gelu.default", "aten.softmax.int", "aten.flatten.using_ints"]
+    assert [item.op_type for item in items] == names
+    assert [item.count for item in items] == [2, 2, 1, 1]
+    linear, gelu = items[0].to_dict(), items[1].to_dict()
+    first, second = 2 * (2 * 8 * 16), 2 * (2 * 16 * 4)
+    assert linear["flops"] == {"total": first + second, "share": 1.0}
+    assert [shape["flops"] for shape in linear["shapes"]] == [first, second]
+    assert linear["shapes"][0]["inputs"] == [[2, 8]]
+    assert linear["shapes"][0]["outputs"] == [[2, 16]]
+    moved = 4 * sum((2 * 8 + 8 * 16 + 16 + 2 * 16, 2 * 16 + 16 * 4 + 4 + 2 * 4, 2 * 2 * 16, 2 * 2 * 4, 2 * 2 * 4))
+    assert gelu["bytes"] == {"total": 4 * 2 * (2 * 16 + 2 * 4), "share": 4 * 2 * (2 * 16 + 2 * 4) / moved}
+    assert gelu["classes"] == ["torch.nn.modules.activation.GELU"]
+    assert gelu["reasons"] == ["no lowering"]
+    assert str(items[1]).endswith("2x16 -> 2x16 and 1 other  (no lowering)")
+
+
+def test_the_work_list_of_open_sizes_is_ranked_and_has_no_shares() -> None:
+    batch = torch.export.Dim("batch", min=2, max=8)
+    with torch.device("meta"):
+        model = nn.Sequential(nn.ReLU(), nn.Linear(8, 8)).eval()
+        ir = torch_ir.extract_ir(model, (torch.empty(4, 8),), dynamic_shapes=({0: batch},))
+    lowered = Target("npu").lower(ir)
+    assert [(item.op_type, item.share("bytes")) for item in lowered.work_list] == [
+        ("aten.linear.default", None),
+        ("aten.relu.default", None),
+    ]
+    assert "?" in lowered.report()
 
 
 def test_a_handler_declines_with_a_reason() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch_ir._version import __version__
 
 if TYPE_CHECKING:
-    from torch_ir.analysis import Cost, Diff, cost, cost_report, diff, liveness, subgraph
+    from torch_ir.analysis import Cost, Diff, cost, cost_report, diff, liveness, register_cost, subgraph
     from torch_ir.backends import Compiled, compile, list_backends, register_backend
     from torch_ir.capture import NodeInfo, convert_exported_program, export_model, extract_ir, from_fx, meta_init
     from torch_ir.draw import generate_op_distribution_pie, ir_to_mermaid, render, render_pair, to_model_explorer
@@ -109,7 +109,7 @@ if TYPE_CHECKING:
     )
 
 _ROOMS = {
-    "analysis": ("Cost", "Diff", "cost", "cost_report", "diff", "liveness", "subgraph"),
+    "analysis": ("Cost", "Diff", "cost", "cost_report", "diff", "liveness", "register_cost", "subgraph"),
     "backends": ("Compiled", "compile", "list_backends", "register_backend"),
     "capture": ("NodeInfo", "convert_exported_program", "export_model", "extract_ir", "from_fx", "meta_init"),
     "draw": ("generate_op_distribution_pie", "ir_to_mermaid", "render", "render_pair", "to_model_explorer"),
@@ -165,7 +165,7 @@ __all__ = [
     "is_pipeline", "list_backends", "list_passes", "list_registered_ops", "liveness", "load_ir", "load_protobuf",
     "load_weights", "load_weights_pt", "load_weights_safetensors", "meta_init", "movement", "named_pass",
     "observe_ranges", "op", "open_weights", "optimize", "pipeline_report", "quantize", "random_weights",
-    "register_backend", "register_executor", "register_op", "render", "render_pair", "rule", "rule_pass",
+    "register_backend", "register_cost", "register_executor", "register_op", "render", "render_pair", "rule", "rule_pass",
     "run_pipeline", "run_sharded", "save_ir", "save_protobuf", "sends_of", "sensitivity", "serialize_ir", "shard",
     "split", "stage_of", "subgraph", "to_mlir", "to_model_explorer", "to_onnx", "to_protobuf", "to_python", "to_torch",
     "transformers_plan", "validate_ir", "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "verify_pipeline",

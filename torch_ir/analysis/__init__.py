@@ -7,6 +7,7 @@ from torch_ir.analysis.cost_model.cost_table import CostReport, cost_report
 from torch_ir.analysis.cost_model.delta import CostDelta, cost_delta
 from torch_ir.analysis.cost_model.node_costs import Cost, NodeCost, Work, cost
 from torch_ir.analysis.cost_model.roofline import Roofline
+from torch_ir.analysis.cost_model.user_formulas import register_cost
 from torch_ir.analysis.dependencies.order import topological_order
 from torch_ir.analysis.dependencies.slices import ancestors, descendants, slice_between, subgraph
 from torch_ir.analysis.graph_diff.differ import Diff, diff
@@ -14,10 +15,11 @@ from torch_ir.analysis.graph_diff.node_diff import NodeDiff
 from torch_ir.analysis.memory.kv_cache_report import KvCache, kv_cache
 from torch_ir.analysis.memory.live_tensors import Liveness, Step, liveness
 from torch_ir.analysis.memory.memory_schedule import Schedule, schedule
+from torch_ir.analysis.shapes.size_polynomials import product, total
 from torch_ir.analysis.values.prologue import split_prologue
 
 __all__ = [
     "Cost", "CostDelta", "CostReport", "Diff", "KvCache", "Liveness", "NodeCost", "NodeDiff", "Roofline", "Schedule",
     "Step", "Work", "ancestors", "cost", "cost_delta", "cost_report", "descendants", "diff", "kv_cache", "liveness",
-    "schedule", "slice_between", "split_prologue", "subgraph", "topological_order",
+    "product", "register_cost", "schedule", "slice_between", "split_prologue", "subgraph", "topological_order", "total",
 ]  # fmt: skip

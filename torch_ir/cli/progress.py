@@ -1,4 +1,8 @@
-"""A progress line on stderr, shown after two seconds: the current step, elapsed time, and an estimate of the rest."""
+"""A progress line on stderr, shown after two seconds: the current step, elapsed time, and an estimate of the rest.
+
+While a model runs, the line also names the layer: the thread that draws it looks at the stack of the main thread, so
+that capture needs no hooks, which it would have to follow.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from torch_ir.errors import printable
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _PATIENCE = 2.0  # seconds before the line appears
 _TICK = 0.25
@@ -23,6 +30,12 @@ def show_progress(text: str, done: int = 0, total: int = 0) -> None:
     """Set the text of the progress line; with how much of how much is done, it shows about how long the rest takes."""
     if _line is not None and text:
         _line.text, _line.share = printable(text), done / total if total else 0.0
+
+
+def watch_layers(model: nn.Module) -> None:
+    """Let the line name the layer of a model that runs: the element of its longest list of modules."""
+    if _line is not None:
+        _line.layers = _layers_of(model)
 
 
 @contextmanager
@@ -49,11 +62,33 @@ def is_watched() -> bool:
     return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+class _Layer(NamedTuple):
+    """An element of a list of modules."""
+
+    path: str
+    number: int  # from 1
+    total: int
+
+
+def _layers_of(model: nn.Module) -> dict[int, _Layer]:
+    """Return the elements of the longest list of modules, by identity; empty if no list has two."""
+    lists: dict[str, list[tuple[str, nn.Module]]] = {}
+    for path, module in model.named_modules():
+        owner, _, last = path.rpartition(".")
+        if last.isdecimal():
+            lists.setdefault(owner, []).append((path, module))
+    longest = max(lists.values(), key=len, default=[])
+    found = {id(module): _Layer(path, at, len(longest)) for at, (path, module) in enumerate(longest, 1)}
+    return found if len(found) > 1 else {}
+
+
 class _Line:
     """The progress line and the thread that updates it."""
 
     def __init__(self, text: str) -> None:
         self.text, self.share = text, 0.0
+        self.layers: dict[int, _Layer] = {}
+        self._seen: list[tuple[float, float]] = []  # of this pass over the layers: time and share, first and last
         self.lock = threading.RLock()
         self._stream, self._start = sys.stderr, time.monotonic()
         self._is_shown, self._is_free = False, True
@@ -84,13 +119,35 @@ class _Line:
                     self._draw()
 
     def _draw(self) -> None:
-        elapsed = time.monotonic() - self._start
-        left = f", about {elapsed / self.share - elapsed:.0f} s left" if 0 < self.share < 1 else ""
-        seconds = f" {elapsed:.0f} s{left}"
+        now = time.monotonic()
+        elapsed, share, text = now - self._start, self.share, self.text
+        rest = elapsed / share - elapsed if 0 < share < 1 else None
+        if (layer := self._running()) is not None:
+            text = f"{text}, {layer.path} ({layer.number} of {layer.total})"
+            rest = self._rest_of_pass((layer.number - 1) / layer.total, now)
+        seconds = f" {elapsed:.0f} s" + ("" if rest is None else f", about {rest:.0f} s left")
         room = shutil.get_terminal_size().columns - len(seconds) - 1
-        text = self.text if len(self.text) <= room else f"{self.text[: room - 1]}…"
+        text = text if len(text) <= room else f"{text[: room - 1]}…"
         self._write(f"{_ERASE}{text}{seconds}")
         self._is_shown = True
+
+    def _running(self) -> _Layer | None:
+        """Return the layer that the main thread runs; None if there is none."""
+        frame = sys._current_frames().get(threading.main_thread().ident or 0) if self.layers else None
+        while frame is not None:
+            found = self.layers.get(id(frame.f_locals.get("self")))
+            if found is not None:
+                return found
+            frame = frame.f_back
+        return None
+
+    def _rest_of_pass(self, share: float, now: float) -> float | None:
+        """Return the seconds that the other layers take, by those seen so far; a model may run several times."""
+        if self._seen and share < self._seen[-1][1]:
+            self._seen = []
+        self._seen = [*self._seen[:1], (now, share)]
+        (start, first), (_, last) = self._seen[0], self._seen[-1]
+        return (now - start) * (1 - last) / (last - first) if last > first else None
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
@@ -118,7 +175,19 @@ def _log_shown(name: str) -> Iterator[None]:
     import logging
 
     logger, handler = logging.getLogger(name), logging.Handler()
-    handler.emit = lambda record: show_progress(record.getMessage())  # type: ignore[method-assign]
+    graph = ""
+
+    def emit(record: logging.LogRecord) -> None:
+        """Show a message; one with a `graph` is repeated before those that follow, which are about that graph."""
+        nonlocal graph
+        text = record.getMessage()
+        if getattr(record, "graph", False):
+            graph = text
+        elif graph:
+            text = f"{graph}: {text}"
+        show_progress(text, *getattr(record, "share", (0, 0)))
+
+    handler.emit = emit  # type: ignore[method-assign]
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -11,7 +11,7 @@ from torch_ir.draw.mermaid import to_mermaid
 from torch_ir.draw.picture_files import drawn
 from torch_ir.draw.scene import build_scene
 from torch_ir.draw.view_options import legible
-from torch_ir.draw.words import amount, parameters_in, short_name
+from torch_ir.draw.words import parameters_in, parameters_text, short_name
 from torch_ir.errors import TorchIRError
 from torch_ir.escaping import in_html
 from torch_ir.ir import IR, TensorMeta
@@ -38,7 +38,7 @@ def _summary(ir: IR) -> Iterator[str]:
     ops = [f"{name} {count}" for name, count in counts[:_SHOWN_OPS]] + ([f"others {rest}"] if rest else [])
     rows = {
         "nodes": [str(len(ir.nodes))],
-        "parameters": [amount(parameters_in(ir.params))],
+        "parameters": [parameters_text(parameters_in(ir.params)).split(" parameter")[0]],
         "inputs": _tensors(ir.graph_inputs),
         "outputs": _tensors(ir.graph_outputs),
         "operators": [" · ".join(ops)],

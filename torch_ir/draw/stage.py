@@ -10,7 +10,7 @@ from torch_ir.draw.depth import Parts
 from torch_ir.draw.elements import Box, Edge, Frame, Item, Kind
 from torch_ir.draw.families import Families
 from torch_ir.draw.folding import Fold, Folding, times
-from torch_ir.draw.words import DECISION, amount, facts_of, parameters_in, short_name
+from torch_ir.draw.words import DECISION, facts_of, parameters_in, parameters_text, short_name
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.text.printer import shape_text
 
@@ -124,7 +124,7 @@ class Stage:
         red = sum(each.name in self._red for each in inside)
         parameters = parameters_in(node.inputs) if inside else 0
         facts = [f"{len(inside)} ops"] if len(inside) > 1 else []
-        facts += [f"{amount(parameters)} parameters"] if parameters else []
+        facts += [parameters_text(parameters)] if parameters else []
         holds = [f"{red} placeholder{'s' * (red > 1)}"] if 0 < red < len(inside) else []
         return *filter(None, [", ".join(facts)]), *holds
 

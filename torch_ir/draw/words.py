@@ -44,6 +44,11 @@ def amount(number: float, unit: str = "") -> str:
     return f"{number:.{digits}f} {_PREFIXES[power]}{unit}".rstrip()
 
 
+def parameters_text(number: int) -> str:
+    """Format a number of parameters: `1 parameter`, `70.6 B parameters`."""
+    return f"{amount(number).replace('G', 'B')} parameter{'s' * (number != 1)}"
+
+
 def parameters_in(tensors: Iterable[TensorMeta]) -> int:
     """Return the number of elements of the parameters among tensors, if their sizes are static."""
     found = {tensor for tensor in tensors if tensor.param and tensor.param.kind == "parameter"}

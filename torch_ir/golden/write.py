@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
 from collections import Counter
@@ -30,6 +31,8 @@ from torch_ir.run.weight_files import WeightSource, weights_from
 from torch_ir.verify.copies import copied
 from torch_ir.verify.reference_run import values_outside_state_dict
 from torch_ir.verify.verification import verify_ir_with_state_dict
+
+_log = logging.getLogger(__name__)
 
 
 def write_golden(
@@ -127,6 +130,10 @@ class _Recorder:
             self.left_out.append(name)
             return
         node, number = place.node, torch.as_tensor(value)
+        if _log.isEnabledFor(logging.INFO):
+            done, total = len(self.values) + 1, max(len(self.values) + 1, len(self.chosen))
+            where = f" of {node.origin.module}" if node.origin.module else ""
+            _log.info("value %d of %d, %s%s", done, total, name, where, extra={"share": (done, total)})
         relative, absolute = tolerances(number.dtype)
         growth = math.sqrt(place.depth)
         record = Value(

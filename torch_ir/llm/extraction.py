@@ -75,11 +75,11 @@ def extract_llm(
         calls.encoder_input = encoder_input
     unchecked = _count_positions(calls) if encoder_input is None else ""
     name = type(model).__name__ if model_name is None else model_name
-    _log.info("capturing graph 1 of 2, prefill")
+    _log.info("graph 1 of 2, prefill", extra={"graph": True})
     ir = _extract(calls.prefill(), name, blocks)
     if not cache_outputs(ir):
         raise ExportError(f"{type(model).__name__} keeps no cache from one token to the next")
-    _log.info("capturing graph 2 of 2, decode")
+    _log.info("graph 2 of 2, decode", extra={"graph": True})
     decode = _extract(calls.decode(ir), f"{name}.{DECODE}", blocks, loosely=cache_length is None)
     written = {target for target, _ in decode.mutations}
     # drop the encoder's weights; keep tables that every call writes, even if unused

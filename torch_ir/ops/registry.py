@@ -19,28 +19,28 @@ _EXECUTORS: dict[str, Callable[..., Any]] = {}
 
 def register_op(pattern: str) -> Callable[[F], F]:
     """Decorate `f(node_info) -> OpNode`, which converts captured calls of that operator."""
-    return _register(_CONVERSIONS, pattern, "conversion")
+    return register_in(_CONVERSIONS, pattern, "conversion")
 
 
 def register_executor(pattern: str) -> Callable[[F], F]:
     """Decorate `f(inputs, attrs) -> list of tensors`, which computes nodes of that operator."""
-    return _register(_EXECUTORS, pattern, "executor")
+    return register_in(_EXECUTORS, pattern, "executor")
 
 
 def get_conversion_fn(op_type: str) -> Callable[..., Any] | None:
     """Return the conversion of an operator: by full name, name without overload, or another overload."""
-    return _find(_CONVERSIONS, op_type)
+    return find_in(_CONVERSIONS, op_type)
 
 
 def get_execution_fn(op_type: str) -> Callable[..., Any] | None:
     """Return the executor of an operator, found in the same way; None if there is none."""
-    return _find(_EXECUTORS, op_type)
+    return find_in(_EXECUTORS, op_type)
 
 
 def executor_of(node: OpNode) -> Callable[..., Any] | None:
     """Return the executor for a node; a layer's class has no overload, so only its full name matches."""
     has_overload = not node.is_call and not node.is_layer
-    return _find(_EXECUTORS, node.op_type) if has_overload else _EXECUTORS.get(node.op_type)
+    return find_in(_EXECUTORS, node.op_type) if has_overload else _EXECUTORS.get(node.op_type)
 
 
 def list_registered_ops() -> dict[str, list[str]]:
@@ -54,7 +54,9 @@ def unregister(pattern: str) -> None:
     _EXECUTORS.pop(pattern, None)
 
 
-def _register(table: dict[str, Callable[..., Any]], pattern: str, kind: str) -> Callable[[F], F]:
+def register_in(table: dict[str, Callable[..., Any]], pattern: str, kind: str) -> Callable[[F], F]:
+    """Return a decorator that puts a function into a table; another function under the same name is an error."""
+
     def keep(function: F) -> F:
         holder = table.setdefault(pattern, function)
         if not _is_same(holder, function):
@@ -77,7 +79,8 @@ def _base(op_type: str) -> str:
     return ".".join(parts[:2]) if len(parts) > 2 else op_type
 
 
-def _find(table: dict[str, Callable[..., Any]], op_type: str) -> Callable[..., Any] | None:
+def find_in(table: dict[str, Callable[..., Any]], op_type: str) -> Callable[..., Any] | None:
+    """Return the function for an operator: by full name, name without overload, or another overload."""
     if not table:
         return None
     base = _base(op_type)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torch_ir.analysis import Roofline, cost
 from torch_ir.analysis.cost_model.node_costs import sized
+from torch_ir.analysis.cost_model.times import Clock
 from torch_ir.analysis.cost_model.traffic import bytes_of
 from torch_ir.analysis.memory.live_tensors import Memory
 from torch_ir.analysis.shapes.size_polynomials import weight_of
@@ -73,7 +74,8 @@ class _Loads:
     ) -> None:
         self._rows = rows
         self._number = {node: at for at, row in enumerate(rows) for node in row}
-        self._seconds = {row.node.name: device.seconds(row) for row in cost(ir, sizes).nodes}
+        costs, clock = cost(ir, sizes), Clock(device)
+        self._seconds = {row.node.name: clock.node(row, costs.functions).seconds for row in costs.nodes}
         self._bytes = {tensor.name: weight_of(bytes_of(tensor)) for tensor in sized(ir, sizes).tensors()}
         once, every = split_prologue(ir)
         memory = Memory(ir, every, sizes)

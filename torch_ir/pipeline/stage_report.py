@@ -9,8 +9,9 @@ from typing import Any
 from torch_ir.analysis import Roofline, cost, liveness
 from torch_ir.analysis.cost_model.node_costs import sized
 from torch_ir.analysis.cost_model.table_rows import parameters
-from torch_ir.analysis.cost_model.table_text import duration, human
+from torch_ir.analysis.cost_model.table_text import count, duration, human
 from torch_ir.analysis.cost_model.text_table import aligned
+from torch_ir.analysis.cost_model.times import Clock
 from torch_ir.analysis.cost_model.traffic import bytes_of
 from torch_ir.analysis.shapes.size_polynomials import total
 from torch_ir.ir import IR
@@ -87,7 +88,7 @@ def pipeline_report(ir: IR, *, device: Roofline = TYPICAL, sizes: Mapping[str, i
                 total(map(bytes_of, stage.params)),
                 held_by(stage, sizes),
                 work.flops,
-                sum(device.seconds(row) for row in work.nodes),
+                Clock(device).graph(work).seconds,
                 total(sent),
             )
         )
@@ -111,7 +112,7 @@ def _cells(row: StageRow) -> tuple[str, ...]:
         row.first or "(model)",
         row.last or "(model)",
         str(row.nodes),
-        human(row.params),
+        count(row.params),
         human(row.weights, "B"),
         human(row.memory, "B"),
         human(row.flops),

@@ -99,7 +99,14 @@ def transformers_plan(
     known = paths_of(ir)  # a plan covers a family of models; not each has every module
     rows = dense | experts | _of_head(source, ir)
     patterns = {path: _pattern(path) for path in rows}
-    rows = {path: style for path, style in rows.items() if any(map(patterns[path].fullmatch, known))}
+    found = {path: style for path, style in rows.items() if any(map(patterns[path].fullmatch, known))}
+    for path in rows:
+        if path not in found and path.rpartition(".")[0] in found:  # a weight of experts that have a style
+            raise ShardError(
+                f"the plan divides {path}, but the graph stores each expert separately, as the checkpoint does; "
+                "capture it with extract_llm(weight_layout='model'), or torch-ir llm --weight-layout model"
+            )
+    rows = found
     return rows if ranks is None else with_shared_heads(rows, patterns, ir, ranks)
 
 

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch_ir.analysis import cost
 from torch_ir.formats import is_protobuf, lowered_to_protobuf
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.files.atomic_write import write_bytes
 from torch_ir.ir.text.printer import shape_text
 from torch_ir.targets.attr_values import to_json
+from torch_ir.targets.work_list import WorkItem, data_tensors, table_of, work_items
 
 NO_LOWERING = "no lowering"
 
@@ -58,7 +60,7 @@ class Layer:
 
 @dataclass
 class Missing:
-    """A row of the work list: an operator at certain shapes, where it occurs, and why it was not lowered."""
+    """A missing operator at certain shapes, where it occurs, and why it was not lowered."""
 
     op_type: str
     inputs: tuple[str, ...]
@@ -107,15 +109,14 @@ class Lowered:
 
     @property
     def missing(self) -> list[Missing]:
-        """The work list: one row per operator and shapes, in program order."""
+        """The missing operators as the file lists them: one row per operator and shapes, in program order."""
         rows: dict[tuple[Any, ...], Missing] = {}
         for layer in self.layers:
             if type(layer.value) is not Placeholder:
                 continue
             node = layer.value.node
-            data = [tensor for tensor in node.inputs if tensor.param is None] or node.inputs
-            shapes = tuple(map(shape_text, data)), tuple(map(shape_text, node.outputs))
-            row = rows.setdefault((node.op_type, shapes), Missing(node.op_type, *shapes))
+            given, made = (tuple(map(shape_text, side)) for side in data_tensors(node))
+            row = rows.setdefault((node.op_type, given, made), Missing(node.op_type, given, made))
             row.nodes.append(node.name)
             _add(row.modules, node.origin.module)
             _add(row.sources, node.origin.source)
@@ -123,15 +124,21 @@ class Lowered:
                 _add(row.reasons, reason)
         return list(rows.values())
 
-    def report(self) -> str:
-        """Return a summary of lowered and missing layers."""
+    @property
+    def work_list(self) -> list[WorkItem]:
+        """The work list: one row per missing operator with its share of FLOPs and bytes, most work first."""
+        left = [layer.value for layer in self.layers if type(layer.value) is Placeholder]
+        return work_items([(each.node, each.why) for each in left], cost(self.ir), self.ir.modules) if left else []
+
+    def report(self, width: int | None = None) -> str:
+        """Return a summary of lowered and missing layers, with a table of at most this width."""
         left = len(self.placeholders)
         if not left:
             return f"{self.target}: all {len(self.layers)} layers are lowered."
         lines = [
             f"{self.target}: {len(self.layers) - left} of {len(self.layers)} layers are lowered.",
             f"The following ops are not supported by {self.target} yet:",
-            *(f"  {row}" for row in self.missing),
+            *(f"  {line}" for line in table_of(self.work_list, width and width - 2)),
             "They are placeholders, red in the picture.",
         ]
         return "\n".join(lines)

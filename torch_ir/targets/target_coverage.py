@@ -25,6 +25,7 @@ from torch_ir.targets.contract import Contract
 from torch_ir.targets.coverage_report import CoverageReport, Decomposition, Gap, Piece
 from torch_ir.targets.lowered import NO_LOWERING, Placeholder
 from torch_ir.targets.target import Target
+from torch_ir.targets.work_list import data_tensors
 
 Why = Callable[[OpNode], str]  # returns why a target cannot run a node, or ""
 
@@ -184,8 +185,8 @@ def _gaps(rows: Iterable[tuple[NodeCost, str]]) -> list[Gap]:
 
 def _shapes(node: OpNode) -> str:
     """Return shapes such as `1x64x56x56 -> 1x64x28x28`, without weights unless there is nothing else."""
-    data = [tensor for tensor in node.inputs if tensor.param is None] or node.inputs
-    return f"{' '.join(map(shape_text, data))} -> {' '.join(map(shape_text, node.outputs))}".strip()
+    data, made = data_tensors(node)
+    return f"{' '.join(map(shape_text, data))} -> {' '.join(map(shape_text, made))}".strip()
 
 
 class _Settling:

@@ -11,8 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch_ir.analysis.cost_model.node_costs import cost, sized
+from torch_ir.analysis.cost_model.experts import is_grouped
+from torch_ir.analysis.cost_model.fold_rows import fold_layers
+from torch_ir.analysis.cost_model.node_costs import check_sizes, cost, graphs_of, sized
 from torch_ir.analysis.cost_model.roofline import Roofline
+from torch_ir.analysis.cost_model.routing import CASES, LOWER, UPPER, DataSize, data_sizes
 from torch_ir.analysis.cost_model.table_rows import (
     Leaf,
     Row,
@@ -24,6 +27,7 @@ from torch_ir.analysis.cost_model.table_rows import (
     rows_of,
     weights_behind,
 )
+from torch_ir.analysis.cost_model.times import Clock
 from torch_ir.analysis.cost_model.traffic import bytes_of
 from torch_ir.analysis.memory.kv_cache_report import KvCache, kv_cache
 from torch_ir.analysis.memory.live_tensors import Liveness, liveness
@@ -35,13 +39,15 @@ from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import check_size_inline
 
 GROUPINGS = ("module", "op", "node")
+_SIZE_CHECK = "aten._assert_scalar.default"
 
 
 @dataclass(frozen=True)
 class CostReport:
     """Cost of one run of a graph; `once` is what depends on weights alone and is computed when they are bound.
 
-    With open sizes, amounts are expressions; order, shares, intensities and times assume 1024 for each.
+    With open sizes, amounts are expressions; order, shares, intensities and times assume 1024 for each. Where the data
+    decides how much work there is, all amounts are those to expect; `lower` and `upper` are the bounds of the total.
     """
 
     model_name: str
@@ -57,6 +63,9 @@ class CostReport:
     sizes: Mapping[str, int]
     open_sizes: tuple[str, ...]
     device: Roofline | None
+    data_sizes: Mapping[str, DataSize]  # sizes that the data decides, as assumed
+    lower: Row | None  # None if the data decides nothing
+    upper: Row | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report for `json.dumps`."""
@@ -82,7 +91,16 @@ class CostReport:
             },
             "kv_cache": {"bytes_given": self.cache.bytes_given, "bytes_left": self.cache.bytes_left},
             "unknown": list(self.unknown),
+            **self._bounds(),
         }
+
+    def _bounds(self) -> dict[str, Any]:
+        """Return the bounds of what the data decides; empty if it decides nothing."""
+        if self.lower is None or self.upper is None:
+            return {}
+        rows = zip(CASES, (self.lower, self.total, self.upper), strict=True)
+        sizes = {name: size._asdict() for name, size in self.data_sizes.items()}
+        return {"data_dependent": {**{case: self._record(row) for case, row in rows}, "sizes": sizes}}
 
     def _record(self, row: Row) -> dict[str, Any]:
         return {**row.to_dict(), **({"seconds": row.seconds, "bound": row.bound} if self.device else {})}
@@ -105,40 +123,70 @@ def cost_report(
     top: int | None = None,
     sizes: Mapping[str, int] | None = None,
     device: Roofline | None = None,
+    fold: bool = True,
 ) -> CostReport:
     """Return the cost of a graph by module, operator or node, largest first; rows after `top` are merged.
 
-    With `depth`, deeper modules are merged into their parent. The nodes inside a call are counted; with by="node", the
-    row is the whole call.
+    With `depth`, deeper modules are merged into their parent. With `fold`, modules of equal layers are one row, such as
+    `model.layers.*.mlp`. The nodes inside a call are counted; with by="node", the row is the whole call.
     """
     require_graph(ir, "cost_report")
     if by not in GROUPINGS:
         raise GraphError(f"{by!r} is not one of {', '.join(GROUPINGS)}")
     check_size_inline(ir)
-    costs = cost(ir, sizes)
+    check_sizes(ir, sizes or {})
+    assumed = data_sizes(sized(ir, sizes or {}), sizes or {})
+    if assumed:
+        ir = _without_size_checks(ir)
+    chosen = {**{name: size.expected for name, size in assumed.items()}, **(sizes or {})}
+    costs = cost(ir, chosen)
     carried = weights_behind(ir.params, (row.node for row in costs.once.nodes))
-    leaves = list(leaves_of(costs.per_run, carried))
+    clock = Clock(device) if device else None
+    leaves = list(leaves_of(costs.per_run, carried, clock))
     if by == "module":
-        rows = rows_by_module(leaves, ir.params, depth, device)
+        rows = rows_by_module(leaves, ir.params, depth)
+        rows = fold_layers(rows) if fold else rows
     else:
-        rows = rows_of(leaves, _operator if by == "op" else lambda leaf: leaf.top, device)
-    graph = sized(ir, sizes or {})
-    whole = row_of("total", leaves, device)
+        rows = rows_of(leaves, _operator if by == "op" else lambda leaf: leaf.top)
+    graph = sized(ir, chosen)
+    whole = replace(row_of("total", leaves), params=parameters(ir.params))
+    is_open = bool(assumed) or any(map(is_grouped, ir.all_nodes()))
+    bounds = (
+        [_total_in(case, ir, assumed, sizes or {}, clock) for case in (LOWER, UPPER)] if is_open else [whole, whole]
+    )
+    is_certain = all(row.work.amounts() == whole.work.amounts() for row in bounds)
     return CostReport(
         ir.model_name,
         by,
         tuple(most_first(rows, top)),
-        replace(whole, params=parameters(ir.params)),
-        row_of("once", list(leaves_of(costs.once, carried)), device),
-        tuple(most_first(rows_of((leaf for leaf in leaves if leaf.work.communication), _operator, device), None)),
+        whole,
+        row_of("once", list(leaves_of(costs.once, carried, clock))),
+        tuple(most_first(rows_of((leaf for leaf in leaves if leaf.work.communication), _operator), None)),
         total(map(bytes_of, ir.params)),
-        liveness(ir, sizes),
+        liveness(ir, chosen),
         kv_cache(graph),
         costs.unknown,
         dict(sizes or {}),
         tuple(graph.symbols),
         device,
+        assumed,
+        *(None if is_certain else row for row in bounds),
     )
+
+
+def _without_size_checks(ir: IR) -> IR:
+    """Return a copy that accepts assumed sizes: expectations and bounds need not satisfy the graph's constraints."""
+    copy = ir.clone()
+    for graph in graphs_of(copy):
+        graph.nodes = [node for node in graph.nodes if node.op_type != _SIZE_CHECK]
+        graph.constraints = []
+    return copy
+
+
+def _total_in(case: str, ir: IR, assumed: Mapping[str, DataSize], sizes: Mapping[str, int], clock: Clock | None) -> Row:
+    """Return the total of one run if the data decides for as little or as much work as possible."""
+    chosen = {**{name: getattr(size, case) for name, size in assumed.items()}, **sizes}
+    return row_of(case, list(leaves_of(cost(ir, chosen, case=case).per_run, {}, clock)))
 
 
 def _operator(leaf: Leaf) -> str:

@@ -145,7 +145,7 @@ def _check_sizes(sizes: Collection[str], known: Collection[str]) -> None:
 
 def _work_by(costs: Cost, by: str) -> dict[str, tuple[int, Work]]:
     leaves = leaves_of(costs.per_run, {})
-    rows = rows_of(leaves, lambda leaf: leaf.op_type if by == "op" else leaf.module, None)
+    rows = rows_of(leaves, lambda leaf: leaf.op_type if by == "op" else leaf.module)
     return {row.name: (row.count, row.work) for row in rows}
 
 

@@ -15,6 +15,7 @@ from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.json.json_fields import Dim
 
 Shape = tuple[Dim, ...]
+_PACKED_VALUES = {"float4_e2m1fn_x2": 2}  # values per element of a dtype
 
 
 def macs(node: OpNode) -> Dim:
@@ -49,7 +50,7 @@ def _matrices(left: str) -> Callable[[OpNode], Dim]:
 
     def formula(node: OpNode) -> Dim:
         """One row of the left operand per element of the result."""
-        return product(*node.outputs[0].shape, _shape(node, left)[-1])
+        return product(*node.outputs[0].shape, _shape(node, left)[-1], _PACKED_VALUES.get(node[left].dtype, 1))
 
     return formula
 
@@ -141,7 +142,9 @@ _TRANSPOSED = frozenset([*(f"aten.conv_transpose{rank}d" for rank in (1, 2, 3)),
 _LEFT_OPERAND = {
     "mm": "self", "bmm": "self", "matmul": "self", "mv": "self", "dot": "self", "vdot": "self", "inner": "self",
     "linear": "input", "addmm": "mat1", "baddbmm": "batch1", "addmv": "mat", "_int_mm": "self", "_scaled_mm": "self",
-    "_weight_int8pack_mm": "self", "_weight_int4pack_mm": "self",
+    "_weight_int8pack_mm": "self", "_weight_int4pack_mm": "self", "_weight_int4pack_mm_for_cpu": "self",
+    "_weight_int4pack_mm_with_scales_and_zeros": "self", "_dyn_quant_matmul_4bit": "inp", "_scaled_mm_v2": "self",
+    "_mixed_dtypes_linear": "input", "_addmm_activation": "mat1", "linalg_matmul": "self",
 }  # fmt: skip
 _CONVOLUTIONS = (
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution",

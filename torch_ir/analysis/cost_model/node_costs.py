@@ -16,8 +16,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch_ir.analysis.cost_model.communication import communication
+from torch_ir.analysis.cost_model.experts import grouped_work, is_grouped
 from torch_ir.analysis.cost_model.flop_formulas import FORMULAS, base_name, macs
+from torch_ir.analysis.cost_model.routing import CASES, EXPECTED
 from torch_ir.analysis.cost_model.traffic import traffic
+from torch_ir.analysis.cost_model.uncounted import is_uncounted
+from torch_ir.analysis.cost_model.user_formulas import own_formula, own_work
 from torch_ir.analysis.shapes.size_polynomials import product, total, weight_of
 from torch_ir.analysis.values.node_memo import once_per_form
 from torch_ir.analysis.values.prologue import split_prologue
@@ -29,9 +33,7 @@ from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import FUSED, called_by
 from torch_ir.ir.sizes.specialize import replace_symbols, substitute
 
-_COND = "higher_order.cond"
-# Namespaces whose operators without a formula are known not to be contractions.
-_COUNTED = frozenset(("quantized_decomposed", "_c10d_functional", "aten", "prims", "higher_order", "torch_ir"))
+COND = "higher_order.cond"
 # Operators that run their body once per item of this argument.
 _LOOPS = {"higher_order.scan": "xs.0", "higher_order.map_impl": "arg1.0"}
 
@@ -74,7 +76,8 @@ class NodeCost(Work):
 class Cost(Work):
     """The work of a graph; `functions` has that of each function by name, for one run.
 
-    `unknown` names the operators that are not torch's and have no body: they count as 0 FLOPs.
+    `unknown` names the operators without a FLOP formula, such as those of other libraries and Fourier transforms: they
+    count as 0 FLOPs.
     """
 
     nodes: tuple[NodeCost, ...] = ()
@@ -142,18 +145,25 @@ class Cost(Work):
 
 
 def cost(
-    ir: IR | Model, sizes: Mapping[str, int] | None = None, *, example_inputs: ExampleInputs | None = None
+    ir: IR | Model,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    example_inputs: ExampleInputs | None = None,
+    case: str = EXPECTED,
 ) -> Cost:
     """Return the cost of a graph, or of a model that is captured with `example_inputs`.
 
-    What depends on open sizes not given in `sizes` is an expression of them.
+    What depends on open sizes not given in `sizes` is an expression of them. The experts of a mixture that get tokens
+    are those to expect, or with `case` "lower" or "upper" as few or as many as possible.
 
     A call costs what its body costs; a fused operator only moves its inputs and outputs. Of a `cond`, the branch with
     more FLOPs, then bytes, counts; the body of a `while_loop` counts once, as the number of iterations is unknown;
     those of `scan` and `map` count per item.
     """
+    if case not in CASES:
+        raise GraphError(f"{case!r:.40} is not one of {', '.join(CASES)}")
     ir = graph_of(ir, example_inputs, "cost")
-    return replace(_Counting(ir.mesh).graph(sized(ir, sizes or {})), _counted=ir)
+    return replace(_Counting(ir.mesh, case).graph(sized(ir, sizes or {})), _counted=ir)
 
 
 def sized(ir: IR, sizes: Mapping[str, int]) -> IR:
@@ -205,8 +215,9 @@ def _name_arguments(ir: IR) -> None:
 class _Counting:
     """Counts a graph; shared functions and nodes of the same form are counted once."""
 
-    def __init__(self, mesh: Mapping[str, int]) -> None:
+    def __init__(self, mesh: Mapping[str, int], case: str) -> None:
         self.mesh = mesh
+        self.case = case
         self.unknown: dict[str, None] = {}
         self.operator = once_per_form(self._operator)
 
@@ -217,26 +228,42 @@ class _Counting:
 
     def node(self, node: OpNode, functions: Mapping[str, Cost]) -> Work:
         bodies = [functions[name] for name in bodies_of(node) if name in functions]
-        return _of_bodies(node, bodies) if bodies else self.operator(node)
+        if bodies:
+            return _of_bodies(node, bodies)
+        if is_grouped(node):  # depends on the router, which is no part of the node's form
+            grouped = grouped_work(node, self.case)
+            return Work(grouped.macs, product(2, grouped.macs), grouped.bytes_read, grouped.bytes_written)
+        return self.operator(node)
 
     def _operator(self, node: OpNode) -> Work:
-        if node.op_type.partition(".")[0] not in _COUNTED and base_name(node.op_type) not in FORMULAS:
+        if (formula := own_formula(node.op_type)) is not None:
+            flops, read, written = own_work(node, formula)
+            return Work(_halved(flops), flops, read, written, communication(node, self.mesh))
+        if is_uncounted(node.op_type):
             self.unknown[node.op_type] = None
         contractions = macs(node)
         return Work(contractions, product(2, contractions), *traffic(node), communication(node, self.mesh))
 
 
 def _of_bodies(node: OpNode, bodies: list[Cost]) -> Work:
-    if node.op_type == _COND:
+    if node.op_type == COND:
         return max(bodies, key=lambda body: (weight_of(body.flops), weight_of(body.bytes)))
     work = added(bodies).times(rounds(node))
-    is_fused = node.op_type.startswith(FUSED)
-    return Work(work.macs, work.flops, *traffic(node), work.communication) if is_fused else work
+    return Work(work.macs, work.flops, *traffic(node), work.communication) if is_fused(node) else work
+
+
+def _halved(flops: Dim) -> Dim:
+    return flops // 2 if isinstance(flops, int) else f"({flops}) // 2"
+
+
+def is_fused(node: OpNode) -> bool:
+    """Whether a node is a fused operator, which moves only its own inputs and outputs."""
+    return node.op_type.startswith(FUSED)
 
 
 def is_open(node: OpNode) -> bool:
     """Whether the nodes inside a node are counted one by one: it is a call, and not a fused operator."""
-    return node.is_call and not node.op_type.startswith(FUSED)
+    return node.is_call and not is_fused(node)
 
 
 def bodies_of(node: OpNode) -> list[FunctionRef]:

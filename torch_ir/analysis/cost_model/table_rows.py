@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from torch_ir.analysis.cost_model.node_costs import Cost, Work, added, is_open
-from torch_ir.analysis.cost_model.roofline import Roofline
+from torch_ir.analysis.cost_model.times import Clock, Times
 from torch_ir.analysis.shapes.size_polynomials import product, total, weight_of
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.graph.origins import joined, modules_around
@@ -31,6 +31,7 @@ class Row:
     params: Dim
     computing: float = 0.0
     moving: float = 0.0
+    members: tuple[str, ...] = ()  # the modules that a folded row stands for
 
     @property
     def seconds(self) -> float:
@@ -47,7 +48,7 @@ class Row:
         if not self.work.communication:  # the graph is not sharded
             del amounts["communication"]
         facts = {"name": self.name, "nodes": self.count, **amounts, "intensity": self.work.intensity}
-        return {**facts, "params": self.params}
+        return {**facts, "params": self.params, **({"modules": list(self.members)} if self.members else {})}
 
 
 class Leaf(NamedTuple):
@@ -58,18 +59,22 @@ class Leaf(NamedTuple):
     op_type: str
     work: Work
     weights: Weights
+    times: Times
 
 
-def leaves_of(costs: Cost, carried: dict[str, Weights], module: str = "", top: str = "") -> Iterator[Leaf]:
+def leaves_of(
+    costs: Cost, carried: dict[str, Weights], clock: Clock | None = None, module: str = "", top: str = ""
+) -> Iterator[Leaf]:
     """Yield the nodes of a graph, and those inside its calls; `carried` are the weights behind tensors, by name."""
     for row in costs.nodes:
         node, path, name = row.node, joined(module, row.node.origin.module), top or row.node.name
         body = costs.functions.get(node.attrs["function"]) if is_open(node) else None
         reached = [carried.get(tensor.name, _NOTHING) for tensor in node.inputs]
         if body is None:
-            yield Leaf(name, path, node.op_type, row, _NOTHING.union(*reached))
+            times = clock.node(row, costs.functions) if clock else Times()
+            yield Leaf(name, path, node.op_type, row, _NOTHING.union(*reached), times)
         else:
-            yield from leaves_of(body, dict(zip(node.args, reached, strict=True)), path, name)
+            yield from leaves_of(body, dict(zip(node.args, reached, strict=True)), clock, path, name)
 
 
 def weights_behind(params: Iterable[TensorMeta], once: Iterable[OpNode]) -> dict[str, Weights]:
@@ -81,24 +86,21 @@ def weights_behind(params: Iterable[TensorMeta], once: Iterable[OpNode]) -> dict
     return carried
 
 
-def row_of(name: str, leaves: Sequence[Leaf], device: Roofline | None) -> Row:
+def row_of(name: str, leaves: Sequence[Leaf]) -> Row:
     params = parameters(_NOTHING.union(*(leaf.weights for leaf in leaves)))
-    times = [(device.is_compute_bound(leaf.work), device.seconds(leaf.work)) for leaf in leaves] if device else []
-    computing, moving = (sum(time for is_such, time in times if is_such is kind) for kind in (True, False))
+    computing, moving = (sum(leaf.times[kind] for leaf in leaves) for kind in (0, 1))
     return Row(name, len(leaves), added(leaf.work for leaf in leaves), params, computing, moving)
 
 
-def rows_of(leaves: Iterable[Leaf], group: Group, device: Roofline | None) -> list[Row]:
+def rows_of(leaves: Iterable[Leaf], group: Group) -> list[Row]:
     """Return a row for every group."""
     groups: dict[str, list[Leaf]] = {}
     for leaf in leaves:
         groups.setdefault(group(leaf), []).append(leaf)
-    return [row_of(name, members, device) for name, members in groups.items()]
+    return [row_of(name, members) for name, members in groups.items()]
 
 
-def rows_by_module(
-    leaves: Iterable[Leaf], params: Iterable[TensorMeta], depth: int | None, device: Roofline | None
-) -> list[Row]:
+def rows_by_module(leaves: Iterable[Leaf], params: Iterable[TensorMeta], depth: int | None) -> list[Row]:
     """Return a row for every module, with the parameters that it owns according to their keys."""
 
     def shown(path: str) -> str:
@@ -107,9 +109,9 @@ def rows_by_module(
     owned: dict[str, list[TensorMeta]] = {}
     for param in params:
         owned.setdefault(shown((param.key or "").rpartition(".")[0]), []).append(param)
-    rows = {row.name: row for row in rows_of(leaves, lambda leaf: shown(leaf.module), device)}
+    rows = {row.name: row for row in rows_of(leaves, lambda leaf: shown(leaf.module))}
     for name in owned:
-        rows.setdefault(name, row_of(name, (), device))
+        rows.setdefault(name, row_of(name, ()))
     found = [replace(row, params=parameters(owned.get(name, ()))) for name, row in rows.items()]
     return [row for row in found if row.count or row.params]
 
@@ -118,17 +120,19 @@ def most_first(rows: Iterable[Row], top: int | None) -> list[Row]:
     """Sort rows by time, then FLOPs, then bytes; merge those after the first `top`."""
     found = sorted(rows, key=lambda row: (-row.seconds, -weight_of(row.work.flops), -weight_of(row.work.bytes)))
     kept, rest = (found, []) if top is None or len(found) <= top + 1 else (found[:top], found[top:])
-    return [*kept, *([_joined(rest)] if rest else [])]
+    return [*kept, *([replace(joined_rows(f"{len(rest)} more", rest), members=())] if rest else [])]
 
 
-def _joined(rows: Sequence[Row]) -> Row:
+def joined_rows(name: str, rows: Sequence[Row]) -> Row:
+    """Return one row with the sums of several."""
     return Row(
-        f"{len(rows)} more",
+        name,
         sum(row.count for row in rows),
         added(row.work for row in rows),
         total(row.params for row in rows),
         sum(row.computing for row in rows),
         sum(row.moving for row in rows),
+        tuple(row.name for row in rows),
     )
 
 

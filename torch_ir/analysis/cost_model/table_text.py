@@ -12,6 +12,7 @@ from torch_ir.ir.json.json_fields import Dim
 
 if TYPE_CHECKING:
     from torch_ir.analysis.cost_model.cost_table import CostReport
+    from torch_ir.analysis.cost_model.routing import DataSize
     from torch_ir.analysis.cost_model.table_rows import Row
     from torch_ir.analysis.memory.live_tensors import Liveness, Step
 
@@ -20,7 +21,7 @@ _SMALL = ("", "m", "µ", "n", "p")
 _LONG_NUMBER = re.compile(r"\b\d{4,}\b")
 _NAME_WIDTH = 44
 _AMOUNT_WIDTH = 36  # of an expression
-_SHOWN_ALIVE = 3
+_SHOWN = 3
 _LEAST = (5, 8, 4, 2, 6)  # columns to drop on a narrow terminal: FLOPs/byte, shares, params
 
 
@@ -50,6 +51,11 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def parameters_text(number: Dim) -> str:
+    """Format a number of parameters: `1 parameter`, `70.6 B parameters`."""
+    return f"{count(number)} parameter{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     if not seconds:
         return "0"
@@ -70,7 +76,7 @@ def _digits(number: float) -> str:
 
 
 def _head(report: CostReport) -> Iterator[str]:
-    weights = f"{count(report.total.params)} parameters, {human(report.weight_bytes, 'B')} of weights"
+    weights = f"{parameters_text(report.total.params)}, {human(report.weight_bytes, 'B')} of weights"
     yield f"{report.model_name or 'the graph'}: {plural(report.total.count, 'node')} per run, {weights}"
     if report.sizes:
         yield f"with {', '.join(f'{name} = {size}' for name, size in report.sizes.items())}"
@@ -91,18 +97,48 @@ def _titles(report: CostReport) -> list[str]:
 def _cells(report: CostReport, row: Row) -> list[str]:
     whole = report.total.work
     cells = [
-        cut(row.name or "(model)", _NAME_WIDTH),
+        _label(row),
         _cut(human(row.work.flops)),
         _share(weight_of(row.work.flops), weight_of(whole.flops)),
         _cut(human(row.work.bytes, "" if isinstance(row.work.bytes, str) else "B")),
         _share(weight_of(row.work.bytes), weight_of(whole.bytes)),
         f"{row.work.intensity:.2f}",
         *([_cut(human(row.work.communication, "B"))] if report.collectives else []),
-        human(row.params),
+        count(row.params),
     ]
     if report.device:
         cells += [duration(row.seconds), _share(row.seconds, report.total.seconds), row.bound if row.seconds else "-"]
     return cells
+
+
+def _label(row: Row) -> str:
+    """Return the name of a row, with the number of modules if it is folded."""
+    times = f" \N{MULTIPLICATION SIGN}{len(row.members)}" if row.members else ""
+    return cut(row.name or "(model)", _NAME_WIDTH - len(times)) + times
+
+
+def _data_dependent(report: CostReport) -> Iterator[str]:
+    """Say what the data decides: the sizes that are assumed, and the bounds of the total."""
+    alike: dict[DataSize, list[str]] = {}
+    for name, size in report.data_sizes.items():
+        alike.setdefault(size, []).append(name)
+    for size, names in alike.items():
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        sizes = f"{', '.join(names[:_SHOWN])}{more}"
+        yield f"the data decides {sizes}: {size.expected} expected, {size.lower} to {size.upper} possible"
+    if report.lower is None or report.upper is None:
+        return
+    lower, whole, upper = report.lower, report.total, report.upper
+    for title, unit, amounts in (
+        ("FLOPs", "", [row.work.flops for row in (lower, whole, upper)]),
+        ("bytes", "B", [row.work.bytes for row in (lower, whole, upper)]),
+    ):
+        if amounts[0] != amounts[2]:
+            low, expected, high = (human(amount, unit) for amount in amounts)
+            yield f"the data decides the {title}: {expected} expected, {low} at least, {high} at most"
+    if report.device:
+        low, expected, high = (duration(row.seconds) for row in (lower, whole, upper))
+        yield f"the data decides the time: {expected} expected, {low} at least, {high} at most"
 
 
 def _notes(report: CostReport) -> Iterator[str]:
@@ -112,10 +148,11 @@ def _notes(report: CostReport) -> Iterator[str]:
             yield f"{name} per run: {amount}"
     for row in report.collectives:
         name = row.name.split(".")[1]
-        yield f"sent by each rank: {human(row.work.communication, 'B')} in {row.count} {name} calls"
+        yield f"sent by each rank: {human(row.work.communication, 'B')} in {plural(row.count, f'{name} call')}"
+    yield from _data_dependent(report)
     if once.count:
         work = f"{human(once.work.flops)} FLOPs, {human(once.work.bytes, 'B')} moved"
-        yield f"once, when weights are bound: {once.count} nodes, {work}, {human(memory.once, 'B')} kept"
+        yield f"once, when weights are bound: {plural(once.count, 'node')}, {work}, {human(memory.once, 'B')} kept"
     if memory.at:
         yield f"peak activation memory: {human(memory.peak, 'B')} at {memory.at.node.name}: {_alive(memory, memory.at)}"
     often = f" ({human(memory.read, 'B')} of them read in every run)" if once.count else ""
@@ -132,8 +169,8 @@ def _alive(memory: Liveness, step: Step) -> str:
     if step.inside:
         parts["inside it"] = step.inside
     largest = sorted(parts.items(), key=lambda part: -weight_of(part[1]))
-    more = [f"{len(largest) - _SHOWN_ALIVE} more"] if len(largest) > _SHOWN_ALIVE else []
-    return ", ".join([*(f"{name} {human(size, 'B')}" for name, size in largest[:_SHOWN_ALIVE]), *more])
+    more = [f"{len(largest) - _SHOWN} more"] if len(largest) > _SHOWN else []
+    return ", ".join([*(f"{name} {human(size, 'B')}" for name, size in largest[:_SHOWN]), *more])
 
 
 def _share(part: float, whole: float) -> str:

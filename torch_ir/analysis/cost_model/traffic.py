@@ -1,7 +1,7 @@
 """Bytes that an operator reads and writes, without fusion and caches.
 
 Each distinct input and each output counts once; elements repeated by a stride of 0 count once. A view moves nothing. A
-look-up reads as much of its table as it returns, not the whole table.
+look-up reads as much of its table as it returns, and at most the whole table.
 """
 
 from __future__ import annotations
@@ -51,10 +51,15 @@ def traffic(node: OpNode) -> tuple[Dim, Dim]:
     if is_view(node) or not node.outputs:  # no outputs: an assertion, which is not counted
         return 0, 0
     written = total(map(bytes_of, node.outputs))
-    table = _LOOK_UPS.get(base_name(node.op_type))
+    table = _LOOK_UPS.get(base_name(node.op_type), "")
     whole = dict.fromkeys(tensor for name, tensor in zip(node.args, node.inputs, strict=True) if name != table)
-    read = [*map(bytes_of, whole), *([written] if table in node.args else [])]
-    return total(read), written
+    return total([*map(bytes_of, whole), *([_looked_up(node[table], written)] if table in node.args else [])]), written
+
+
+def _looked_up(table: TensorMeta, written: Dim) -> Dim:
+    """Return the bytes that a look-up reads of its table; with open sizes, as many as it returns."""
+    whole = bytes_of(table)
+    return min(whole, written) if isinstance(whole, int) and isinstance(written, int) else written
 
 
 def is_view(node: OpNode) -> bool:

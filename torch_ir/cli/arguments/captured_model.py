@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.dynamic_sizes import choose_sizes, dynamic_shapes, map_specs
 from torch_ir.cli.arguments.input_specs import InputSpec, parse_inputs, read_inputs
-from torch_ir.cli.progress import show_progress
+from torch_ir.cli.progress import show_progress, watch_layers
 from torch_ir.errors import Cause, CommandError, ExportError, printable
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def capture(
     and random inputs or those of files. With `real` or `weights`, it is captured on these at once.
     """
     specs, dims = read_inputs(arguments)
+    show_progress("importing torch")
     import torch
 
     import torch_ir
@@ -94,6 +95,7 @@ def capture(
         call = copy.copy(bound)
         call.arguments = {name: map_specs(value, value_of) for name, value in bound.arguments.items()}
         show_progress(f"capturing {type(model).__name__}")
+        watch_layers(model)
         return torch_ir.extract_ir(model, call.args, kwargs=call.kwargs, strict=False, dynamic_shapes=shapes, **options)
 
     def extract_real() -> IR:

@@ -30,6 +30,7 @@ def add_parser(verbs: Verbs) -> None:
         "--by", choices=("module", "op", "node"), default="module", help="what a row is (default: module)"
     )
     parser.add_argument("--depth", type=int, metavar="N", help="merge deeper modules into their ancestor at this depth")
+    parser.add_argument("--each-layer", action="store_true", help="show a row per layer, even if layers cost the same")
     parser.add_argument("--top", type=int, metavar="N", help="show this many rows and the sum of the others")
     add_sizes(parser, with_dim=False)
     parser.add_argument(
@@ -54,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         top=arguments.top,
         sizes=sizes_of(arguments),
         device=arguments.device and Roofline.parse(arguments.device),
+        fold=not arguments.each_layer,
     )
     show(arguments, report.to_dict, lambda: report.text(terminal_width()))
     return 0

@@ -139,12 +139,12 @@ def _written(path: str) -> dict[str, Any]:
 
 
 def _sentence(facts: Mapping[str, Any]) -> str:
-    from torch_ir.analysis.cost_model.table_text import plural
+    from torch_ir.analysis.cost_model.table_text import parameters_text, plural
 
     place = "stdout" if facts["file"] == STDOUT else facts["file"]
     beside = "".join(f", constants in {path}" for path in facts["constants"])
     size = "" if facts["file_bytes"] is None else f" ({facts['file_bytes']:,} bytes{beside})"
     return (
         f"{facts['model_name']}: {plural(facts['num_nodes'], 'node')}, {plural(facts['num_weights'], 'weight')}, "
-        f"{plural(facts['total_parameters'], 'parameter')} in {facts['seconds']:.2f} s -> {place}{size}"
+        f"{parameters_text(facts['total_parameters'])} in {facts['seconds']:.2f} s -> {place}{size}"
     )

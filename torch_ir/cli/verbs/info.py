@@ -23,6 +23,7 @@ model.json --json -o summary.json
 model.json --level module
 net.py:Net --input 1x3x224x224
 """
+_MANY = 1_000_000  # from here on, a number is also given with three digits
 _KINDS = {"parameter": "parameters", "buffer": "buffers", "temporary": "buffers", "constant": "constants"}
 
 
@@ -120,7 +121,10 @@ def _as_text(facts: dict[str, Any]) -> str:
     lines = [f"{title}: {facts[key]}" for title, key in {**titles, "Weights": "num_weights"}.items()]
     if "num_nodes_inline" in facts:
         lines[1] += f" ({facts['num_nodes_inline']} with functions inlined)"
-    lines.append(f"Total parameters: {facts['total_parameters']:,}")
+    from torch_ir.analysis.cost_model.table_text import count
+
+    number = facts["total_parameters"]
+    lines.append(f"Total parameters: {number:,}" + (f" ({count(number)})" if number >= _MANY else ""))
     tables = {
         "Input shapes": {name: shape_text(dims) for name, dims in facts["input_shapes"].items()},
         "Output shapes": {name: shape_text(dims) for name, dims in facts["output_shapes"].items()},

@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.progress import show_progress
+from torch_ir.cli.progress import show_progress, watch_layers
 from torch_ir.cli.verb import (
     DIFFERENT,
     add_dequantize,
@@ -100,6 +100,7 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
     for option in ("batch", "prompt", "cache_length", "verify"):
         if (size := getattr(arguments, option)) is not None and size < 1:
             raise CommandError(f"--{option.replace('_', '-')} must be at least 1, not {size}")
+    show_progress("importing torch and transformers")
     from torch_ir.cli.arguments.input_specs import parse_inputs
 
     specs = parse_inputs([arguments.encoder_input]) if arguments.encoder_input else []
@@ -113,6 +114,7 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
     with meta_init():
         model = _build(arguments.model)
     show_progress("capturing prefill and decode")
+    watch_layers(model)
     ir = extract_llm(
         model,
         batch=arguments.batch,
@@ -171,13 +173,15 @@ def _verify(ir: IR, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
+    from torch_ir.analysis.cost_model.table_text import parameters_text, plural
     from torch_ir.analysis.cost_model.text_table import aligned
 
     prefill, decode, cache = facts["prefill"], facts["decode"], facts["cache"]
     seconds = f" in {facts['seconds']:.2f} s" if "seconds" in facts else ""
     lines = [
-        f"{prefill['model_name']}: prefill {prefill['num_nodes']} nodes, decode {decode['num_nodes']} nodes, "
-        f"{prefill['num_weights']} weights, {prefill['total_parameters']:,} parameters{seconds} -> {facts['file']}"
+        f"{prefill['model_name']}: prefill {plural(prefill['num_nodes'], 'node')}, "
+        f"decode {plural(decode['num_nodes'], 'node')}, {plural(prefill['num_weights'], 'weight')}, "
+        f"{parameters_text(prefill['total_parameters'])}{seconds} -> {facts['file']}"
     ]
     rows = [
         (each["name"], f"{each['dtype']}{shape_text(each['shape'])}", each["prefill_output"], each["decode_input"],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
 from torch_ir.cli.arguments.target_argument import load_target
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, show
+from torch_ir.cli.verb import add_json, add_verb, show, terminal_width
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         _draw(lowered, arguments.picture)
     for line in lines:
         print(line, file=sys.stderr if arguments.json else sys.stdout)
-    show(arguments, lambda: _summary(lowered), lowered.report)
+    show(arguments, lambda: _summary(lowered), lambda: lowered.report(terminal_width()))
     return 1 if arguments.fail_missing and not lowered.is_complete else 0
 
 
@@ -75,5 +75,6 @@ def _summary(lowered: Lowered) -> dict[str, Any]:
         "target": lowered.target,
         "layers": len(lowered),
         "placeholders": lowered.placeholders,
+        "work_list": [item.to_dict() for item in lowered.work_list],
         "missing": [row.to_dict() for row in lowered.missing],
     }

@@ -53,6 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not count.isdecimal():
         raise CommandError(f"{arguments.mesh!r} is not a mesh; write it as tp=8")
     inputs, outputs = _placements(arguments.place_input), _placements(arguments.place_output)
+    if arguments.plan is None and not inputs and not outputs:
+        raise CommandError(
+            f"nothing would be divided over {arguments.mesh}; add --plan, such as hf:llama or plan.json, "
+            "or --place-input NAME=PLACEMENT"
+        )
     ir = load_checked(arguments.file)
     plan, whole = _plan(arguments, ir, int(count))
     sharded = shard(ir, plan, {axis: int(count)}, inputs=inputs, outputs=outputs)
@@ -110,20 +115,21 @@ def _placements(given: list[str]) -> dict[str, str]:
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[str]:
-    from torch_ir.analysis.cost_model.table_text import count
+    from torch_ir.analysis.cost_model.table_text import count, parameters_text, plural
 
     mesh = ", ".join(f"{axis} = {size}" for axis, size in facts["mesh"].items())
-    yield f"{mesh}: one graph of {facts['nodes']} nodes for all ranks"
-    yield f"each rank stores {count(facts['params'])} of {count(facts['params_before'])} parameters"
+    yield f"{mesh}: one graph of {plural(facts['nodes'], 'node')} for all ranks"
+    yield f"each rank stores {count(facts['params'])} of {parameters_text(facts['params_before'])}"
     yield from (f"replicated, because it has too few heads: {path}" for path in facts["whole"])
     yield from _sent(facts)
     for name, entry in facts["entries"].items():
-        yield f"{name}: {entry['nodes']} nodes"
+        yield f"{name}: {plural(entry['nodes'], 'node')}"
         yield from (f"{name}: {line}" for line in _sent(entry))
 
 
 def _sent(facts: dict[str, Any]) -> Iterator[str]:
-    from torch_ir.analysis.cost_model.table_text import human
+    from torch_ir.analysis.cost_model.table_text import human, plural
 
     for name, row in facts["collectives"].items():
-        yield f"each rank sends {human(row['sent'], 'B')} in {row['count']} {name.split('.')[1]}"
+        calls = plural(row["count"], f"{name.split('.')[1]} call")
+        yield f"each rank sends {human(row['sent'], 'B')} in {calls}"

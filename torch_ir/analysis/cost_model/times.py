@@ -1,0 +1,55 @@
+"""Times of nodes on a device: the sum over the nodes that run, so that a call takes as long as its body inline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch_ir.analysis.cost_model.node_costs import COND, Cost, NodeCost, bodies_of, is_fused, rounds
+from torch_ir.analysis.cost_model.roofline import Roofline
+from torch_ir.analysis.shapes.size_polynomials import weight_of
+
+
+class Times(NamedTuple):
+    """Seconds of compute-bound and of memory-bound nodes."""
+
+    computing: float = 0.0
+    moving: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.computing + self.moving
+
+
+class Clock:
+    """The times of nodes on a device, with open sizes as 1024; each function is timed once."""
+
+    def __init__(self, device: Roofline) -> None:
+        self.device = device
+        self._bodies: dict[int, tuple[Cost, Times]] = {}  # by identity; the cost is kept, so that its id stays its own
+
+    def graph(self, costs: Cost) -> Times:
+        """Return the time of all nodes, one after the other."""
+        return _added([self.node(row, costs.functions) for row in costs.nodes])
+
+    def node(self, row: NodeCost, functions: Mapping[str, Cost]) -> Times:
+        """Return the time of a node: of a `cond`, the slower branch; of a loop, every known iteration."""
+        bodies = [] if is_fused(row.node) else [functions[name] for name in bodies_of(row.node) if name in functions]
+        if not bodies:
+            seconds = self.device.seconds(row)
+            return Times(seconds, 0.0) if self.device.is_compute_bound(row) else Times(0.0, seconds)
+        times = list(map(self._body, bodies))
+        if row.node.op_type == COND:
+            return max(times, key=lambda each: each.seconds)
+        count = weight_of(rounds(row.node))
+        whole = _added(times)
+        return Times(count * whole.computing, count * whole.moving)
+
+    def _body(self, costs: Cost) -> Times:
+        if id(costs) not in self._bodies:
+            self._bodies[id(costs)] = costs, self.graph(costs)
+        return self._bodies[id(costs)][1]
+
+
+def _added(times: list[Times]) -> Times:
+    return Times(sum(each.computing for each in times), sum(each.moving for each in times))
