@@ -1,4 +1,4 @@
-"""Export a graph with torch's ONNX exporter: a program over flat inputs and weights, or an error message.
+"""Export the nodes of a graph with torch's ONNX exporter: a program over flat inputs and weights, or an error message.
 
 Weights are inputs here, without values, so that none is loaded or copied.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_ir.errors import ConversionError, first_line
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode
+from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, onnx_core, onnx_fx_passes, onnx_registration
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.node_summary import describe
 from torch_ir.targets.torch.exporting import exported
@@ -64,15 +64,23 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def onnx_program(ir: IR, opset: int) -> torch.onnx.ONNXProgram:
-    """Export a graph without calls: from inputs and weights to outputs and new values of changed tensors."""
-    captured = _captured(ir)
+def onnx_program(
+    ir: IR, nodes: Sequence[OpNode], given: Sequence[TensorMeta], wanted: Sequence[TensorMeta], opset: int
+) -> torch.onnx.ONNXProgram:
+    """Export nodes of a graph, none of which is a call: a program from `given` to `wanted` tensors."""
+    captured = _captured(ir, nodes, given, wanted)
     try:
-        program = torch.onnx.export(captured, dynamo=True, opset_version=opset, optimize=False, verbose=False)
+        return onnx_core.export(
+            captured, registry=_registry(opset), opset_version=opset, optimize=False, verbose=False
+        )
     except Exception as error:  # any error of the exporter
         raise ConversionError(_refusal(ir, captured, opset, error)) from None
-    assert program is not None  # guaranteed with `dynamo`
-    return program
+
+
+@cache
+def _registry(opset: int) -> Any:
+    """Return the exporter's operators; collecting them takes longer than translating a layer."""
+    return onnx_registration.ONNXRegistry.from_torchlib(opset_version=opset)
 
 
 def optimize_program(ir: IR, program: torch.onnx.ONNXProgram) -> None:
@@ -100,10 +108,11 @@ class _Flat(nn.Module):
             return tuple(fx.Interpreter(self._program[0]).run(*values))
 
 
-def _captured(ir: IR) -> ExportedProgram:
-    """Export the graph with torch.export."""
-    given = [*ir.graph_inputs, *ir.params]
-    program = write_program(ir, ir.nodes, given, ir.returns.inputs)
+def _captured(
+    ir: IR, nodes: Sequence[OpNode], given: Sequence[TensorMeta], wanted: Sequence[TensorMeta]
+) -> ExportedProgram:
+    """Export nodes of a graph with torch.export."""
+    program = write_program(ir, nodes, given, wanted)
     for node in program.graph.nodes:
         node.meta["custom"] = {NODE: node.name}
         node.target = _EQUIVALENTS.get(node.target, node.target)
@@ -143,9 +152,7 @@ def _described(call: fx.Node, nodes: Mapping[str, OpNode]) -> str:
 
 def _conversions(exported: ExportedProgram, opset: int) -> tuple[list[fx.Node], Callable[[Any], bool]]:
     """Return the calls after the exporter's decompositions, and a predicate for the ones it supports."""
-    from torch_ir.ops.torch_internals import onnx_fx_passes, onnx_registration
-
-    registry = onnx_registration.ONNXRegistry.from_torchlib(opset_version=opset)
+    registry = _registry(opset)
     with suppress(Exception):  # operators that torch cannot decompose stay
         exported = onnx_fx_passes.decompose_with_registry(exported, registry)
         onnx_fx_passes.remove_assertion_nodes(exported.graph_module)

@@ -1,0 +1,64 @@
+"""Prepare a graph for a format that has functions: each called function is complete without its caller.
+
+A body reads sizes of the graph around it; alone, it must get each of them from a dimension of one of its inputs. Calls
+of other bodies are inlined, and so are calls in branches and loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torch_ir.analysis.dependencies.slices import sizes_of
+from torch_ir.ir import IR, OpNode, Symbol
+from torch_ir.ir.regroup.functions import called_by, calls_by_function, inline_all
+from torch_ir.ir.sizes.expressions import names_in
+from torch_ir.ops.prepare_run import has_body_alone, with_operators
+
+
+def with_functions(ir: IR) -> IR:
+    """Return a copy in which each function that is still called declares the sizes that it reads."""
+    copy = with_operators(ir).clone()
+    is_given = all(symbol.tensor in copy.graph_inputs for symbol in copy.symbols.values())  # none is decided by data
+    _prepare(copy, copy.symbols if is_given else {}, copy.constraints)
+    return copy
+
+
+def calls_of(ir: IR) -> list[OpNode]:
+    """Return the calls of functions; a call that an operator or executor computes is an ordinary node."""
+    return [node for node in ir.nodes if has_body_alone(node)]
+
+
+def _prepare(ir: IR, symbols: Mapping[str, Symbol], constraints: Sequence[str]) -> None:
+    called, whole = calls_by_function(ir), dict[str, dict[str, Symbol]]()
+    for name in called_by(ir.nodes):
+        body = ir.functions[name]
+        sizes = _sizes(body, symbols) if name in called else None
+        if sizes is None:
+            _flatten(body)
+        else:
+            _prepare(body, symbols, constraints)
+            whole[name] = sizes
+    inline_all(ir, lambda call: has_body_alone(call) and call.attrs["function"] not in whole)
+    for name, sizes in whole.items():
+        body = ir.functions[name]
+        body.symbols.update(sizes)
+        body.constraints = [text for text in constraints if names_in(text) <= sizes.keys()]
+        body.model_name, body.device = name, ir.device
+
+
+def _flatten(ir: IR) -> None:
+    """Inline every call of a body, in branches and loops too."""
+    inline_all(ir, has_body_alone)
+    for body in ir.functions.values():
+        _flatten(body)
+
+
+def _sizes(body: IR, symbols: Mapping[str, Symbol]) -> dict[str, Symbol] | None:
+    """Return the sizes that a body reads, bound to its inputs; None if an input does not have one as a dimension."""
+    found: dict[str, Symbol] = {}
+    for tensor in body.graph_inputs:
+        for at, dim in enumerate(tensor.shape):
+            if dim in symbols and dim not in found:
+                found[str(dim)] = replace(symbols[str(dim)], tensor=tensor, dim=at)
+    return found if sizes_of(body.nodes, body.tensors(), body.functions.values()) <= found.keys() else None
