@@ -6,14 +6,19 @@ of other bodies are inlined, and so are calls in branches and loops.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 from torch_ir.analysis.dependencies.slices import sizes_of
 from torch_ir.ir import IR, OpNode, Symbol
+from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.regroup.functions import called_by, calls_by_function, inline_all
+from torch_ir.ir.regroup.shared_functions import structure
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ops.prepare_run import has_body_alone, with_operators
+
+Made = TypeVar("Made")
 
 
 def with_functions(ir: IR) -> IR:
@@ -29,6 +34,32 @@ def calls_of(ir: IR) -> list[OpNode]:
     return [node for node in ir.nodes if has_body_alone(node)]
 
 
+class ConvertedFunctions(Generic[Made]):
+    """The functions of one module or file: each body is converted once, and equal bodies are one function."""
+
+    def __init__(self, convert: Callable[[IR, str, str, Mapping[str, Made]], Made], taken: set[str]) -> None:
+        """Set what converts a body, given a free name, the op_type of its calls, and the functions that it calls."""
+        self._convert = convert
+        self._names = taken
+        self._made: dict[Hashable, Made] = {}
+
+    def __iter__(self) -> Iterator[Made]:
+        """Iterate over the functions, each after those that it calls."""
+        return iter(self._made.values())
+
+    def called_by(self, ir: IR) -> dict[str, Made]:
+        """Convert the functions that a graph calls; return them by their names in it."""
+        op_types = {str(call.attrs["function"]): call.op_type for call in calls_of(ir)}
+        return {name: self._of(ir.functions[name], name, op_type) for name, op_type in op_types.items()}
+
+    def _of(self, body: IR, name: str, op_type: str) -> Made:
+        kind = (op_type, structure(body))
+        if kind not in self._made:
+            called = self.called_by(body)
+            self._made[kind] = self._convert(body, fresh(name, self._names), op_type, called)
+        return self._made[kind]
+
+
 def _prepare(ir: IR, symbols: Mapping[str, Symbol], constraints: Sequence[str]) -> None:
     called, whole = calls_by_function(ir), dict[str, dict[str, Symbol]]()
     for name in called_by(ir.nodes):
@@ -40,11 +71,11 @@ def _prepare(ir: IR, symbols: Mapping[str, Symbol], constraints: Sequence[str]) 
             _prepare(body, symbols, constraints)
             whole[name] = sizes
     inline_all(ir, lambda call: has_body_alone(call) and call.attrs["function"] not in whole)
-    for name, sizes in whole.items():
-        body = ir.functions[name]
+    for kept, sizes in whole.items():
+        body = ir.functions[kept]
         body.symbols.update(sizes)
         body.constraints = [text for text in constraints if names_in(text) <= sizes.keys()]
-        body.model_name, body.device = name, ir.device
+        body.model_name, body.device = kept, ir.device
 
 
 def _flatten(ir: IR) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir
 import torch
 
+from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ops.torch_types import TORCH_DTYPES
@@ -88,8 +89,10 @@ def _insert(
     functions: Mapping[str, onnx_ir.Function],
 ) -> None:
     """Add calls to a graph; their results replace the inputs that the exporter was given for them."""
-    taken = {value.name for value in (*graph.inputs, *graph.initializers.values()) if value.name}
-    taken |= {value.name for node in graph.all_nodes() for value in node.outputs if value.name}
+    nodes = list(graph.all_nodes())
+    taken = {str(value.name) for value in (*graph.inputs, *graph.initializers.values())}
+    taken.update(str(value.name) for node in nodes for value in node.outputs)
+    names = {str(node.name) for node in nodes}
     for call in calls:
         for tensor in call.outputs:
             result = value_of(tensor)
@@ -106,11 +109,18 @@ def _insert(
             function.name,
             [values[given[tensor.name]] for tensor in ir.functions[call.attrs["function"]].graph_inputs],
             outputs=[values[tensor] for tensor in call.outputs],
-            name=f"node_{call.name}",
+            name=fresh(f"node_{call.name}", names),
             metadata_props=_origin(call),
         )
         graph.append(node)
-    graph.sort()
+    try:
+        graph.sort()
+    except ValueError:  # a cycle
+        name = ir.model_name or "the graph"
+        raise ConversionError(
+            f"the functions of {name} cannot be kept: torch.export reads a size that an argument of a call needs from "
+            "the result of the call; use inline=True"
+        ) from None
 
 
 def _measure_inputs(ir: IR, tensor: TensorMeta, values: Mapping[TensorMeta, onnx_ir.Value]) -> None:
@@ -141,9 +151,7 @@ def _origin(node: OpNode) -> dict[str, str]:
     return {NODE: node.name, **({MODULE: node.origin.module} if node.origin.module else {})}
 
 
-def _axes(
-    ir: IR, given: Sequence[TensorMeta], inputs: Sequence[onnx_ir.Value]
-) -> dict[str | onnx_ir.SymbolicDim, str]:
+def _axes(ir: IR, given: Sequence[TensorMeta], inputs: Sequence[onnx_ir.Value]) -> dict[str | onnx_ir.SymbolicDim, str]:
     """Map torch's names of sizes to those of the graph."""
     axes: dict[str | onnx_ir.SymbolicDim, str] = {}
     for tensor, value in zip(given, inputs, strict=True):

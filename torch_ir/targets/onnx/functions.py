@@ -1,45 +1,36 @@
-"""The functions of a graph as ONNX functions of the domain `torch_ir`, each converted once."""
+"""The functions of a graph as ONNX functions of the domain `torch_ir`."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Mapping
 
 import onnx_ir
 
 from torch_ir.ir import IR
-from torch_ir.ir.graph.free_names import fresh
-from torch_ir.ir.regroup.shared_functions import structure
 from torch_ir.targets.onnx.call_nodes import DOMAIN, OP_TYPE, graph_with_calls
+from torch_ir.targets.onnx.onnx_program import UnsupportedOperatorsError
 from torch_ir.targets.onnx.value_names import name_values
-from torch_ir.targets.standalone_functions import calls_of
 
 
-class Functions:
-    """The functions of one model; equal bodies, also in different functions, are one."""
+class FunctionWriter:
+    """Converts bodies; `unsupported` are the operators of all of them that cannot be converted."""
 
     def __init__(self, opset: int) -> None:
+        self.unsupported: list[str] = []
         self._opset = opset
-        self._names: set[str] = set()
-        self._made: dict[Hashable, onnx_ir.Function] = {}
 
-    def __iter__(self) -> Iterator[onnx_ir.Function]:
-        return iter(self._made.values())
-
-    def called_by(self, ir: IR) -> dict[str, onnx_ir.Function]:
-        """Return the functions that a graph calls, by their names in it."""
-        op_types = {str(call.attrs["function"]): call.op_type for call in calls_of(ir)}
-        return {name: self._of(ir.functions[name], name, op_type) for name, op_type in op_types.items()}
-
-    def _of(self, body: IR, name: str, op_type: str) -> onnx_ir.Function:
-        kind = (op_type, structure(body))
-        if kind not in self._made:
-            graph = graph_with_calls(body, self._opset, self.called_by(body)).graph
+    def __call__(self, body: IR, name: str, op_type: str, called: Mapping[str, onnx_ir.Function]) -> onnx_ir.Function:
+        """Convert a body; one with unsupported operators is empty, so that those of all bodies are found."""
+        try:
+            graph = graph_with_calls(body, self._opset, called).graph
             name_values(body, graph)
             _make_constants(graph)
-            function = onnx_ir.Function(DOMAIN, fresh(name, self._names), graph=graph, attributes=())
-            function.metadata_props[OP_TYPE] = op_type
-            self._made[kind] = function
-        return self._made[kind]
+        except UnsupportedOperatorsError as error:
+            self.unsupported += error.operators
+            graph = onnx_ir.Graph([], [], nodes=[])
+        function = onnx_ir.Function(DOMAIN, name, graph=graph, attributes=())
+        function.metadata_props[OP_TYPE] = op_type
+        return function
 
 
 def _make_constants(graph: onnx_ir.Graph) -> None:

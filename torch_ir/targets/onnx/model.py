@@ -14,9 +14,10 @@ from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.onnx.call_nodes import graph_with_calls, shape_of
-from torch_ir.targets.onnx.functions import Functions
+from torch_ir.targets.onnx.functions import FunctionWriter
+from torch_ir.targets.onnx.onnx_program import UnsupportedOperatorsError
 from torch_ir.targets.onnx.value_names import name_values
-from torch_ir.targets.standalone_functions import with_functions
+from torch_ir.targets.standalone_functions import ConvertedFunctions, with_functions
 
 _KEYS = "torch_ir.keys"  # of an initialiser without a value: its state-dict keys, as JSON
 _NOWHERE = "weights-that-are-not-bound-yet"  # a file name that a runtime reports as missing
@@ -25,8 +26,15 @@ _NOWHERE = "weights-that-are-not-bound-yet"  # a file name that a runtime report
 def onnx_model(ir: IR, opset: int, *, inline: bool = False) -> onnx_ir.Model:
     """Convert a graph, with each weight as an initialiser under its first key; only constants have values."""
     ir = with_calls_inline(ir) if inline else with_functions(ir)
-    functions = Functions(opset)
-    model = graph_with_calls(ir, opset, functions.called_by(ir))
+    write = FunctionWriter(opset)
+    functions = ConvertedFunctions(write, set())
+    called = functions.called_by(ir)
+    try:
+        model = graph_with_calls(ir, opset, called)
+    except UnsupportedOperatorsError as error:
+        write.unsupported += error.operators
+    if write.unsupported:
+        raise UnsupportedOperatorsError(ir.model_name or "the graph", write.unsupported)
     for function in functions:
         model.functions[function.identifier()] = function
     name_values(ir, model.graph)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from typing import Any
@@ -70,11 +70,9 @@ def onnx_program(
     """Export nodes of a graph, none of which is a call: a program from `given` to `wanted` tensors."""
     captured = _captured(ir, nodes, given, wanted)
     try:
-        return onnx_core.export(
-            captured, registry=_registry(opset), opset_version=opset, optimize=False, verbose=False
-        )
+        return onnx_core.export(captured, registry=_registry(opset), opset_version=opset, optimize=False, verbose=False)
     except Exception as error:  # any error of the exporter
-        raise ConversionError(_refusal(ir, captured, opset, error)) from None
+        raise _refusal(ir, captured, opset, error) from None
 
 
 @cache
@@ -133,16 +131,26 @@ def _fake(ir: IR, mode: FakeTensorMode, tensor: TensorMeta, size: Callable[[int 
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 
-def _refusal(ir: IR, exported: ExportedProgram, opset: int, error: Exception) -> str:
-    """Return the error message with the unsupported operators."""
+class UnsupportedOperatorsError(ConversionError):
+    """Operators that the exporter does not support, in any function of a graph."""
+
+    def __init__(self, model: str, operators: Iterable[str]) -> None:
+        self.operators = tuple(dict.fromkeys(operators))
+        lines = "\n  ".join(self.operators)
+        super().__init__(f"{model} cannot be converted to ONNX: unsupported operators:\n  {lines}")
+
+
+def _refusal(ir: IR, exported: ExportedProgram, opset: int, error: Exception) -> ConversionError:
+    """Return an error with the operators that are not supported, or that the exporter names."""
     nodes = {node.name: node for node in ir.nodes}
     calls, is_known = _conversions(exported, opset)
     unknown = [call for call in calls if not is_known(call.target)]
     blamed = re.findall(r"translating node %(\w+)", " ".join(map(str, _causes(error))))
-    found = unknown or [call for call in calls if call.name in blamed]
-    lines = dict.fromkeys(_described(call, nodes) for call in found)
-    reason = "unsupported operators:" if unknown else f"torch.onnx: {first_line(_causes(error)[-1])}; at"
-    return f"{_name(ir)} cannot be converted to ONNX: {reason}\n  " + "\n  ".join(lines or [_name(ir)])
+    if unknown:
+        return UnsupportedOperatorsError(_name(ir), (_described(call, nodes) for call in unknown))
+    lines = dict.fromkeys(_described(call, nodes) for call in calls if call.name in blamed)
+    reason = f"torch.onnx: {first_line(_causes(error)[-1])}; at"
+    return ConversionError(f"{_name(ir)} cannot be converted to ONNX: {reason}\n  " + "\n  ".join(lines or [_name(ir)]))
 
 
 def _described(call: fx.Node, nodes: Mapping[str, OpNode]) -> str:
