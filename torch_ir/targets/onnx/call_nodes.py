@@ -77,6 +77,7 @@ def _converted(
         program.rename_axes(_axes(ir, given, program.model.graph.inputs))
         optimize_program(ir, program)
     graph = program.model.graph
+    graph.metadata_props.clear()
     values = dict(zip(wanted, graph.outputs, strict=True))
     return program.model, values | dict(zip(given, graph.inputs, strict=True))
 

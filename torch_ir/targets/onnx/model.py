@@ -40,7 +40,6 @@ def onnx_model(ir: IR, opset: int, *, inline: bool = False) -> onnx_ir.Model:
     name_values(ir, model.graph)
     _add_weights(ir, model.graph)
     model.graph.name = ir.model_name or "graph"
-    model.graph.metadata_props.clear()
     model.producer_name, model.producer_version = "torch_ir", __version__
     model.metadata_props.update({"torch_ir.model": ir.model_name, "torch_ir.torch": torch.__version__})
     return model
