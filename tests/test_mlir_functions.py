@@ -56,13 +56,13 @@ def test_layers_are_calls_of_one_private_function() -> None:
     assert text.count("func.call @Layer(") == 3
     assert text.count("torch.aten.linear ") == 1
     assert "func.func private @Layer(%input: !torch.vtensor<[?,4],f32>, %fc_weight: !torch.vtensor<[4,4],f32>" in text
-    assert functions_in(to_mlir(ir, inline=True)) == ['"main"']
-    assert len(to_mlir(ir)) < len(to_mlir(ir, inline=True))
+    assert functions_in(to_mlir(ir, functions="none")) == ['"main"']
+    assert len(to_mlir(ir)) < len(to_mlir(ir, functions="none"))
 
 
 def test_fused_operators_are_functions_too() -> None:
     """Also inside a layer."""
-    text = to_mlir(optimize(folded(Tower().eval(), torch.randn(3, 4)), "full")[0])
+    text = to_mlir(optimize(folded(Tower().eval(), torch.randn(3, 4)), "full")[0], functions="all")
     assert functions_in(text) == ['"linear_relu"', '"Layer"', '"main"']
 
 

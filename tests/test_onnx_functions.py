@@ -79,7 +79,7 @@ def test_layers_are_one_function_at_every_size(level: str | None, tmp_path: Path
     sizes = {"x": {0: Dim("batch", min=1), 1: Dim("length", min=2)}}
     ir = captured(model, torch.randn(3, 5, 8), dynamic_shapes=sizes, blocks="function")
     save_file(model.state_dict(), tmp_path / "model.safetensors")
-    to_onnx(ir if level is None else optimize(ir, level)[0], path)
+    to_onnx(ir if level is None else optimize(ir, level)[0], path, functions="all")
     bind_onnx(path, tmp_path / "model.safetensors")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "model.safetensors"]
 
@@ -109,9 +109,9 @@ def test_layers_are_one_function_at_every_size(level: str | None, tmp_path: Path
         assert model.calls.item() == count
 
 
-def results(ir: IR, model: nn.Module, inputs: Any, kwargs: Any, path: Path, inline: bool) -> list[Any]:
-    to_onnx(ir, path, model.state_dict(), inline=inline)
-    assert bool(functions_of(path)) != inline
+def results(ir: IR, model: nn.Module, inputs: Any, kwargs: Any, path: Path, functions: str) -> list[Any]:
+    to_onnx(ir, path, model.state_dict(), functions=functions)
+    assert bool(functions_of(path)) == (functions == "all")
     session = session_of(path)
     needed = {given.name for given in session.get_inputs()}
     values = zip(ir.graph_inputs, values_of_call(ir.input_tree, inputs, kwargs), strict=True)
@@ -125,7 +125,7 @@ def check_forms_agree(name: str, path: Path) -> None:
     ir = captured(model, *inputs, kwargs=kwargs)
     for graph in (ir.fold_blocks(), optimize(ir.fold_blocks(), "full")[0]):
         if any(node.is_call for node in graph.nodes):
-            forms = [results(graph, model, inputs, kwargs, path, inline) for inline in (False, True)]
+            forms = [results(graph, model, inputs, kwargs, path, functions) for functions in ("all", "none")]
             torch.testing.assert_close(*forms, rtol=0, atol=0, equal_nan=True)
 
 
@@ -158,8 +158,12 @@ def test_equal_functions_of_different_layers_are_one(tmp_path: Path) -> None:
     model, x, path = Two().eval(), torch.randn(2, 4), tmp_path / "model.onnx"
     graph = optimize(captured(model, x, blocks="function"), "full")[0]
     assert sum(str(body).count("fused.linear_relu(") for body in (graph, *graph.functions.values())) > 1
-    to_onnx(graph, path, model.state_dict())
+    to_onnx(graph, path, model.state_dict(), functions="all")
     assert [name for name in functions_of(path) if name.startswith("linear_relu")] == ["linear_relu"]
+    to_onnx(graph, tmp_path / "blocks.onnx", model.state_dict())
+    assert not any(name.startswith("linear_relu") for name in functions_of(tmp_path / "blocks.onnx"))
+    with pytest.raises(ConversionError, match="unknown functions='fused'; expected none, blocks, all"):
+        to_onnx(graph, path, functions="fused")
     assert_near(torch.from_numpy(session_of(path).run(None, {"x": x.numpy()})[0]), model(x))
 
 
@@ -203,11 +207,12 @@ def test_a_file_of_126_layers_is_small(tmp_path: Path) -> None:
 
 
 def test_the_command_line_inlines_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--inline` is for ONNX and MLIR."""
+    """`--functions` is for ONNX and MLIR."""
     given, path = str(tmp_path / "model.json"), tmp_path / "model.onnx"
     captured(Tower(2).eval(), torch.randn(1, 3, 8), blocks="function").save(given)
     assert main(["convert", given, "-o", str(path)]) == 0
     assert list(functions_of(path)) == ["Block"]
-    assert main(["convert", given, "-o", str(path), "--inline"]) == 0
+    assert main(["convert", given, "-o", str(path), "--functions", "none"]) == 0
     assert list(functions_of(path)) == []
-    assert "--inline is for .onnx and .mlir" in failure(capsys, "convert", given, "-o", "m.py", "--inline")
+    said = failure(capsys, "convert", given, "-o", "m.py", "--functions", "all")
+    assert said == "--functions is for .onnx and .mlir, not for .py"

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         register_executor,
         register_op,
     )
-    from torch_ir.passes import apply_rules, list_passes, named_pass, optimize, rule_pass
+    from torch_ir.passes import apply_rules, list_passes, named_pass, optimize, rule_pass, to_opset
     from torch_ir.pipeline import (
         PipelineReport,
         StageRank,
@@ -112,7 +112,7 @@ _ROOMS = {
     "ir": ("IR", "Limits", "OpNode", "Symbol", "TensorMeta"),
     "ir.files.save": ("save_ir", "serialize_ir"),
     "ops": ("get_conversion_fn", "get_execution_fn", "list_registered_ops", "register_executor", "register_op"),
-    "passes": ("apply_rules", "list_passes", "named_pass", "optimize", "rule_pass"),
+    "passes": ("apply_rules", "list_passes", "named_pass", "optimize", "rule_pass", "to_opset"),
     "pipeline": (
         "PipelineReport", "StageRank", "is_pipeline", "pipeline_report", "run_pipeline", "sends_of", "split",
         "stage_of", "verify_pipeline",
@@ -148,8 +148,9 @@ __all__ = [
     "named_pass", "op", "open_weights", "optimize", "pipeline_report", "random_weights", "register_backend",
     "register_executor", "register_op", "render", "render_pair", "rule", "rule_pass", "run_pipeline", "run_sharded",
     "save_ir", "save_protobuf", "sends_of", "serialize_ir", "shard", "split", "stage_of", "subgraph", "to_mlir",
-    "to_model_explorer", "to_onnx", "to_protobuf", "to_python", "to_torch", "transformers_plan", "validate_ir",
-    "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "verify_pipeline", "verify_sharded", "write_golden",
+    "to_model_explorer", "to_onnx", "to_opset", "to_protobuf", "to_python", "to_torch", "transformers_plan",
+    "validate_ir", "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "verify_pipeline", "verify_sharded",
+    "write_golden",
 ]  # fmt: skip
 
 

@@ -11,19 +11,29 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from torch_ir.analysis.dependencies.slices import sizes_of
+from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, OpNode, Symbol
 from torch_ir.ir.graph.free_names import fresh
-from torch_ir.ir.regroup.functions import called_by, calls_by_function, inline_all
+from torch_ir.ir.regroup.functions import FUSED, called_by, calls_by_function, inline_all, with_calls_open
 from torch_ir.ir.regroup.shared_functions import structure
 from torch_ir.ir.sizes.expressions import names_in
-from torch_ir.ops.prepare_run import has_body_alone, with_operators
+from torch_ir.ops.prepare_run import has_body_alone, with_calls_inline, with_operators
 
+FUNCTIONS = ("none", "blocks", "all")
 Made = TypeVar("Made")
 
 
-def with_functions(ir: IR) -> IR:
-    """Return a copy in which each function that is still called declares the sizes that it reads."""
-    copy = with_operators(ir).clone()
+def with_functions(ir: IR, kept: str) -> IR:
+    """Return a copy in which each function that is still called declares the sizes that it reads.
+
+    `kept` selects the functions: `none`, `blocks` (all but those of fused operators), or `all`.
+    """
+    if kept not in FUNCTIONS:
+        raise ConversionError(f"unknown functions={kept!r:.40}; expected {', '.join(FUNCTIONS)}")
+    if kept == "none":
+        return with_calls_inline(ir)
+    given = with_operators(ir)
+    copy = (given if kept == "all" else with_calls_open(given, _is_fused)).clone()
     is_given = all(symbol.tensor in copy.graph_inputs for symbol in copy.symbols.values())  # none is decided by data
     _prepare(copy, copy.symbols if is_given else {}, copy.constraints)
     return copy
@@ -58,6 +68,10 @@ class ConvertedFunctions(Generic[Made]):
             called = self.called_by(body)
             self._made[kind] = self._convert(body, fresh(name, self._names), op_type, called)
         return self._made[kind]
+
+
+def _is_fused(node: OpNode) -> bool:
+    return has_body_alone(node) and node.op_type.startswith(FUSED)
 
 
 def _prepare(ir: IR, symbols: Mapping[str, Symbol], constraints: Sequence[str]) -> None:

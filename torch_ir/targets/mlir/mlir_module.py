@@ -7,15 +7,14 @@ from collections.abc import Iterable, Mapping
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.free_names import FreeNames
-from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.targets.mlir.syntax import symbol
 from torch_ir.targets.mlir.torch_dialect import ENTRY, Function, Writer
 from torch_ir.targets.standalone_functions import ConvertedFunctions, with_functions
 
 
-def write_module(ir: IR, *, inline: bool = False) -> str:
+def write_module(ir: IR, functions: str) -> str:
     """Return the text of a module whose function `main` computes the graph."""
-    ir = with_calls_inline(ir) if inline else with_functions(ir)
+    ir = with_functions(ir, functions)
     symbols = FreeNames({ENTRY})
     missing: list[OpNode] = []
 
@@ -25,14 +24,14 @@ def write_module(ir: IR, *, inline: bool = False) -> str:
         missing.extend(writer.missing)
         return Function(symbol(name), body, lines)
 
-    functions = ConvertedFunctions(convert, symbols.taken)
-    writer = Writer(ir, symbols, functions.called_by(ir))
+    made = ConvertedFunctions(convert, symbols.taken)
+    writer = Writer(ir, symbols, made.called_by(ir))
     for tensor in ir.params:
         writer.load(tensor)
     lines = writer.function(f"@{ENTRY}", " attributes {torch.assume_strict_symbolic_shapes}")
     if missing := [*missing, *writer.missing]:
         raise ConversionError(refusal("the torch dialect of MLIR", missing))
-    bodies = [line for function in functions for line in function.lines]
+    bodies = [line for function in made for line in function.lines]
     return "\n".join([f"module {symbol(ir.model_name or 'graph')} {{", *writer.globals, *bodies, *lines, "}", ""])
 
 

@@ -120,7 +120,7 @@ def _insert(
         name = ir.model_name or "the graph"
         raise ConversionError(
             f"the functions of {name} cannot be kept: torch.export reads a size that an argument of a call needs from "
-            "the result of the call; use inline=True"
+            'the result of the call; use functions="none"'
         ) from None
 
 

@@ -10,7 +10,6 @@ import torch
 
 from torch_ir._version import __version__
 from torch_ir.ir import IR, TensorMeta
-from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.onnx.call_nodes import graph_with_calls, shape_of
@@ -23,19 +22,19 @@ _KEYS = "torch_ir.keys"  # of an initialiser without a value: its state-dict key
 _NOWHERE = "weights-that-are-not-bound-yet"  # a file name that a runtime reports as missing
 
 
-def onnx_model(ir: IR, opset: int, *, inline: bool = False) -> onnx_ir.Model:
+def onnx_model(ir: IR, opset: int, functions: str = "none") -> onnx_ir.Model:
     """Convert a graph, with each weight as an initialiser under its first key; only constants have values."""
-    ir = with_calls_inline(ir) if inline else with_functions(ir)
+    ir = with_functions(ir, functions)
     write = FunctionWriter(opset)
-    functions = ConvertedFunctions(write, set())
-    called = functions.called_by(ir)
+    made = ConvertedFunctions(write, set())
+    called = made.called_by(ir)
     try:
         model = graph_with_calls(ir, opset, called)
     except UnsupportedOperatorsError as error:
         write.unsupported += error.operators
     if write.unsupported:
         raise UnsupportedOperatorsError(ir.model_name or "the graph", write.unsupported)
-    for function in functions:
+    for function in made:
         model.functions[function.identifier()] = function
     name_values(ir, model.graph)
     _add_weights(ir, model.graph)
