@@ -51,7 +51,7 @@ function _shtab_torch_ir_using
 end
 
 set -g _shtab_torch_ir_commands extract llm info ops draw visualize explore cost diff check optimize passes run weights verify golden compare bench convert lower coverage shard split sweep doctor completion
-set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --by --cache-length --capture --depth --device --dim --dtype --dumps --encoder-input --engine --every --explain --explore --fail-on --fail-under --focus --format --function --heat --ignore --import --input --leaf --level --list --map --max-bytes --max-nodes --memory --mesh --model --name --only --output --pack --parts --pass --picture --place-input --place-output --plan --prompt --radius --repeat --rtol --search --seed --sources --stages --steps --target --threads --time --timeout --top --verify --weight-layout --weights --workers -d -i -o -t -w
+set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --by --cache-length --capture --depth --device --dim --dtype --dumps --encoder-input --engine --every --explain --explore --fail-on --fail-under --focus --format --function --functions --heat --ignore --import --input --leaf --level --list --map --max-bytes --max-nodes --memory --mesh --model --name --only --output --pack --parts --pass --picture --place-input --place-output --plan --prompt --radius --repeat --rtol --search --seed --sources --stages --steps --target --threads --time --timeout --top --verify --weight-layout --weights --workers -d -i -o -t -w
 
 complete -c torch-ir -e
 complete -c torch-ir -f
@@ -327,6 +327,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using convert' -s q -l quiet -d 'show n
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write: .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .py, .pt2'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -s w -l weights -xka "(__fish_complete_path (commandline -ct))" -d 'weights to put into .onnx (default: none) or .pt2; or `random`'
+complete -c torch-ir -n '_shtab_torch_ir_using convert' -l functions -xka "none blocks all" -d 'functions to keep in .onnx and .mlir: none, blocks (the default), or all, with fused operators'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -l json -d 'print JSON'
 complete -c torch-ir -n '_shtab_torch_ir_using convert; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file: protobuf (.pb, .binpb), JSON, gzipped JSON or text'
 complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a lower -d 'Lower an IR file to your target and list what is missing.'
