@@ -13,7 +13,7 @@ from torch_ir.ir import IR, TensorMeta
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.onnx.call_nodes import graph_with_calls, shape_of
-from torch_ir.targets.onnx.functions import FunctionWriter
+from torch_ir.targets.onnx.function_writer import FunctionWriter
 from torch_ir.targets.onnx.onnx_program import UnsupportedOperatorsError
 from torch_ir.targets.onnx.value_names import name_values
 from torch_ir.targets.standalone_functions import ConvertedFunctions, with_functions
