@@ -22,6 +22,7 @@ from benchmarks import (
     growth,
     huge,
     latency,
+    onnx_functions,
     open_sizes,
     optimise,
     peer_optimisers,
@@ -35,7 +36,7 @@ from benchmarks.measure import machine
 TABLES: dict[str, Any] = {
     "extract": extract, "first_call": first_call, "shell": shell, "deep": deep, "growth": growth, "huge": huge,
     "open_sizes": open_sizes, "architectures": architectures, "files": files, "checked_load": checked_load,
-    "deep_files": deep_files,
+    "deep_files": deep_files, "onnx_functions": onnx_functions,
     "execute": execute, "streaming": streaming, "optimise": optimise, "peer_optimisers": peer_optimisers,
     "latency": latency, "explorer": explorer, "shard": shard,
     "pipeline": pipeline,

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         register_executor,
         register_op,
     )
-    from torch_ir.passes import apply_rules, list_passes, named_pass, optimize, rule_pass
+    from torch_ir.passes import apply_rules, list_passes, named_pass, optimize, rule_pass, to_opset
     from torch_ir.pipeline import (
         PipelineReport,
         StageRank,
@@ -125,7 +125,7 @@ _ROOMS = {
     "ir": ("IR", "Limits", "OpNode", "Symbol", "TensorMeta"),
     "ir.files.save": ("save_ir", "serialize_ir"),
     "ops": ("get_conversion_fn", "get_execution_fn", "list_registered_ops", "register_executor", "register_op"),
-    "passes": ("apply_rules", "list_passes", "named_pass", "optimize", "rule_pass"),
+    "passes": ("apply_rules", "list_passes", "named_pass", "optimize", "rule_pass", "to_opset"),
     "pipeline": (
         "PipelineReport", "StageRank", "is_pipeline", "pipeline_report", "run_pipeline", "sends_of", "split",
         "stage_of", "verify_pipeline",
@@ -153,23 +153,22 @@ _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
     "IR", "BackendWarning", "BlockReport", "Builder", "CaptureWarning", "Comparison", "Compiled", "Contract",
-    "ConversionError", "Cost",
-    "CoverageReport", "Declined", "Diff", "Divergence", "ExecutionError", "ExportError", "GraphError", "GuardError",
-    "IRExecutor", "Layer", "Limits", "LocalRanks", "Lowered", "NodeInfo", "OpNode", "Pattern", "PipelineError",
-    "PipelineReport", "Placeholder", "QuantizationError", "QuantizationReport", "Recipe", "Rule", "Scheme",
-    "Sensitivity", "SerializationError", "ShardError", "StageRank", "Symbol", "Target", "TensorMeta", "TorchIRError",
-    "VerificationReport", "VersionWarning", "WeightLoadError", "WeightWarning", "__version__", "apply_rules",
-    "bind_onnx", "compare_golden", "compile", "convert_exported_program", "cost", "cost_report", "coverage", "describe",
-    "deserialize_ir", "diff", "dynamic_shapes_of", "execute_ir", "explore", "export_model", "extract_ir", "from_fx",
-    "from_protobuf", "generate_op_distribution_pie", "get_conversion_fn", "get_execution_fn", "ir_to_mermaid",
-    "is_pipeline", "list_backends", "list_passes", "list_registered_ops", "liveness", "load_ir", "load_protobuf",
-    "load_weights", "load_weights_pt", "load_weights_safetensors", "meta_init", "movement", "named_pass",
-    "observe_ranges", "op", "open_weights", "optimize", "pipeline_report", "quantize", "random_weights",
-    "register_backend", "register_cost", "register_executor", "register_op", "render", "render_pair", "rule", "rule_pass",
-    "run_pipeline", "run_sharded", "save_ir", "save_protobuf", "sends_of", "sensitivity", "serialize_ir", "shard",
-    "split", "stage_of", "subgraph", "to_mlir", "to_model_explorer", "to_onnx", "to_protobuf", "to_python", "to_torch",
-    "transformers_plan", "validate_ir", "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "verify_pipeline",
-    "verify_sharded", "write_golden",
+    "ConversionError", "Cost", "CoverageReport", "Declined", "Diff", "Divergence", "ExecutionError", "ExportError",
+    "GraphError", "GuardError", "IRExecutor", "Layer", "Limits", "LocalRanks", "Lowered", "NodeInfo", "OpNode",
+    "Pattern", "PipelineError", "PipelineReport", "Placeholder", "QuantizationError", "QuantizationReport", "Recipe",
+    "Rule", "Scheme", "Sensitivity", "SerializationError", "ShardError", "StageRank", "Symbol", "Target", "TensorMeta",
+    "TorchIRError", "VerificationReport", "VersionWarning", "WeightLoadError", "WeightWarning", "__version__",
+    "apply_rules", "bind_onnx", "compare_golden", "compile", "convert_exported_program", "cost", "cost_report",
+    "coverage", "describe", "deserialize_ir", "diff", "dynamic_shapes_of", "execute_ir", "explore", "export_model",
+    "extract_ir", "from_fx", "from_protobuf", "generate_op_distribution_pie", "get_conversion_fn", "get_execution_fn",
+    "ir_to_mermaid", "is_pipeline", "list_backends", "list_passes", "list_registered_ops", "liveness", "load_ir",
+    "load_protobuf", "load_weights", "load_weights_pt", "load_weights_safetensors", "meta_init", "movement",
+    "named_pass", "observe_ranges", "op", "open_weights", "optimize", "pipeline_report", "quantize", "random_weights",
+    "register_backend", "register_cost", "register_executor", "register_op", "render", "render_pair", "rule",
+    "rule_pass", "run_pipeline", "run_sharded", "save_ir", "save_protobuf", "sends_of", "sensitivity", "serialize_ir",
+    "shard", "split", "stage_of", "subgraph", "to_mlir", "to_model_explorer", "to_onnx", "to_opset", "to_protobuf",
+    "to_python", "to_torch", "transformers_plan", "validate_ir", "verify_blocks", "verify_ir",
+    "verify_ir_with_state_dict", "verify_pipeline", "verify_sharded", "write_golden",
 ]  # fmt: skip
 
 

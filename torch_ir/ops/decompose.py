@@ -31,10 +31,11 @@ from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_name, to_torch
 NO_RULE = "torch has no decomposition of it"
 
 
-def decomposed(node: OpNode, device: str = "cpu") -> IR | str:
+def decomposed(node: OpNode, device: str = "cpu", *, prims: bool = False) -> IR | str:
     """Return the body of a function that computes the node with simpler operators, or why there is none.
 
     Its inputs and outputs correspond to those of the node, in order. It is functional, and new tensors are on `device`.
+    With `prims`, its operators may be torch's primitives.
     """
     found = _operator_of(node)
     if isinstance(found, str):
@@ -44,7 +45,7 @@ def decomposed(node: OpNode, device: str = "cpu") -> IR | str:
         return NO_RULE
     why = NO_RULE
     for rule, recorder in _rules(found):
-        body = _recorded(node, found, rule, recorder, device)
+        body = _recorded(node, found, rule, recorder, device, prims)
         if isinstance(body, IR):
             return body
         why = body
@@ -101,13 +102,13 @@ def _rules(found: OpOverload) -> Iterator[tuple[Callable[..., Any], Callable[...
 
 
 def _recorded(
-    node: OpNode, found: OpOverload, rule: Callable[..., Any], recorder: Callable[..., Any], device: str
+    node: OpNode, found: OpOverload, rule: Callable[..., Any], recorder: Callable[..., Any], device: str, prims: bool
 ) -> IR | str:
     """Record a decomposition of torch for the arguments of a node, if it is simpler than the node."""
     body = _traced(node, found, rule, recorder, device)
     if isinstance(body, str):
         return body
-    if any(step.op_type == node.op_type or _is_no_gain(step) for step in body.nodes):
+    if any(step.op_type == node.op_type or _is_no_gain(step, prims) for step in body.nodes):
         return NO_RULE
     return "torch's decomposition writes in place" if any(map(writes_in_place, body.nodes)) else body
 
@@ -137,9 +138,9 @@ def _traced(
         return f"torch's decomposition fails: {first_line(error)[:100]}"
 
 
-def _is_no_gain(step: OpNode) -> bool:
-    """Whether a step is a `prims` operator, or allocates uninitialised memory to fill it later."""
-    return step.op_type.startswith("prims.") or is_uninitialised(step)
+def _is_no_gain(step: OpNode, prims: bool) -> bool:
+    """Whether a step is an unwanted primitive, or allocates uninitialised memory to fill it later."""
+    return (step.op_type.startswith("prims.") and not prims) or is_uninitialised(step)
 
 
 def _empty(tensor: TensorMeta) -> Tensor:

@@ -46,14 +46,20 @@ def with_named_arguments(ir: IR) -> IR:
     return named
 
 
+def with_operators(ir: IR) -> IR:
+    """Check a graph and its operators; return it, or a copy whose arguments have their schema names."""
+    check_operators(ir.check())
+    return with_named_arguments(ir)
+
+
 def with_calls_inline(ir: IR) -> IR:
     """Return the graph itself, or a copy in which calls are inlined unless an operator or executor computes them."""
-    check_operators(ir.check())
+    return with_calls_open(with_operators(ir), has_body_alone)
 
-    def has_body_alone(node: OpNode) -> bool:
-        return executor_of(node) is None and find_operator(node.op_type) is None
 
-    return with_calls_open(with_named_arguments(ir), has_body_alone)
+def has_body_alone(node: OpNode) -> bool:
+    """Whether a node is a call that neither an operator nor an executor computes."""
+    return node.is_call and executor_of(node) is None and find_operator(node.op_type) is None
 
 
 def ordered_arguments(

@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from torch._inductor.exc import InvalidCxxCompiler as InvalidCxxCompilerError
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir as default_cache_dir
     from torch.fx.passes.shape_prop import _extract_tensor_metadata as extract_tensor_metadata
+    from torch.onnx._internal.exporter import _core as onnx_core
     from torch.onnx._internal.exporter import _fx_passes as onnx_fx_passes
     from torch.onnx._internal.exporter import _registration as onnx_registration
     from torch.utils._sympy.value_ranges import ValueRangeError as ValueRangeError
@@ -106,6 +107,7 @@ LATE = {
     "make_fake_inputs": (_NON_STRICT, "make_fake_inputs"),  # with symbolic sizes; 2.9 to 2.15
     "solve_constraints": (_NON_STRICT, "produce_guards_and_solve_constraints"),  # do sizes vary? 2.9 to 2.15
     "inductor_compile": ("torch._inductor", "compile"),  # a graph module -> code; 2.9 to 2.15
+    "onnx_core": ("torch.onnx._internal.exporter._core", ""),  # the module, with `export`; 2.9 to 2.15
     "onnx_fx_passes": ("torch.onnx._internal.exporter._fx_passes", ""),  # the module; 2.9 to 2.15
     "onnx_registration": ("torch.onnx._internal.exporter._registration", ""),  # the module; 2.9 to 2.15
 }

@@ -32,6 +32,7 @@ def to_onnx(
     weights: WeightSource | None = None,
     *,
     opset: int | None = None,
+    functions: str = "blocks",
     example_inputs: ExampleInputs | None = None,
 ) -> None:
     """Write a graph as ONNX, atomically; inputs, outputs and symbolic sizes keep their names.
@@ -40,6 +41,9 @@ def to_onnx(
     their values. With weights, computations on weights alone are done now, and weights are stored in the file, or in a
     side file if they exceed 1 MiB. A buffer that the model changes is an optional input, and its new value an
     additional output named `KEY.new`. The default opset is 20, or 23 for bfloat16.
+
+    A function that the graph calls becomes a function of the domain `torch_ir`, and is converted once: repeated blocks,
+    with `functions="all"` also fused operators, with `"none"` neither. Other calls are inlined.
 
     `weights` are a state dict, a model, or the path of a checkpoint. A model in place of the graph is captured with
     `example_inputs`; its weights are written if it is also passed as `weights`.
@@ -54,13 +58,13 @@ def to_onnx(
     from torch_ir.targets.onnx.onnx_weights import save, save_with
 
     if weights is None:
-        save(onnx_model(ir, opset), target)
+        save(onnx_model(ir, opset, functions), target)
         return
     from torch_ir.run.binding import bind
     from torch_ir.run.weight_files import weights_from
 
     bound, values = bind(ir, weights_from(weights))
-    model = onnx_model(bound, opset)
+    model = onnx_model(bound, opset, functions)
     named = {name: values[keys[0]] for name, keys in weights_of(model).items()}
     settle_weights(model)
     save_with(model, named, target)

@@ -50,8 +50,8 @@ function _shtab_torch_ir_using
   test "$_shtab_torch_ir_cmdpath" = "$argv"
 end
 
-set -g _shtab_torch_ir_commands extract llm info ops draw visualize explore cost diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion
-set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --budget --by --cache-length --capture --depth --device --dim --dtype --dumps --encoder-input --engine --every --explain --explore --fail-on --fail-under --focus --format --function --heat --ignore --import --input --layer --leaf --level --list --map --max-bytes --max-nodes --memory --mesh --method --model --name --only --output --pack --parts --pass --picture --place-input --place-output --plan --prompt --radius --ranges --recipe --repeat --rtol --sample --save-ranges --scheme --search --seed --sources --stages --steps --target --threads --time --timeout --top --verify --weight-layout --weights --workers -d -i -o -t -w
+set -g _shtab_torch_ir_commands extract llm info ops draw visualize explore cost diff check optimize passes run weights verify golden compare bench convert lower coverage shard split sweep doctor completion
+set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --by --cache-length --capture --depth --device --dim --dtype --dumps --encoder-input --engine --every --explain --explore --fail-on --fail-under --focus --format --function --functions --heat --ignore --import --input --leaf --level --list --map --max-bytes --max-nodes --memory --mesh --model --name --only --output --pack --parts --pass --picture --place-input --place-output --plan --prompt --radius --repeat --rtol --search --seed --sources --stages --steps --target --threads --time --timeout --top --verify --weight-layout --weights --workers -d -i -o -t -w
 
 complete -c torch-ir -e
 complete -c torch-ir -f
@@ -234,38 +234,6 @@ complete -c torch-ir -n '_shtab_torch_ir_using passes' -s h -l help -d 'show thi
 complete -c torch-ir -n '_shtab_torch_ir_using passes' -s q -l quiet -d 'show no progress and no notes'
 complete -c torch-ir -n '_shtab_torch_ir_using passes' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using passes' -l json -d 'print JSON'
-complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a quantize -d 'Quantise a graph by a recipe, without weights.'
-complete -c torch-ir -n '_shtab_torch_ir_using quantize' -s h -l help -d 'show this help message and exit'
-complete -c torch-ir -n '_shtab_torch_ir_using quantize' -s q -l quiet -d 'show no progress and no notes'
-complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
-complete -c torch-ir -n '_shtab_torch_ir_using quantize' -s i -l input -x -d 'an input: 1x3x224x224, ids=i64[batch,seq], i64[1,8]<100, x=@file.npy, @all.npz, flag=true; repeatable'
-complete -c torch-ir -n '_shtab_torch_ir_using quantize' -s d -l dim -x -d 'a value for a symbolic size of the samples; for a model, its range; repeatable'
-complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l recipe -x -d 'a scheme for all layers (int8, int4-g64, int4-asym, w8a8, w8a8-dynamic, fp8), or a .toml or .json recipe'
-complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l layer -x -d 'another scheme, or `float`, for module paths that match; repeatable, before the rules of the recipe'
-complete -c torch-ir -n '_shtab_torch_ir_using quantize' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'where to write the quantised graph (default: report)'
-complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l ranges -xka "(__fish_complete_path (commandline -ct))" -d 'static activations: observed ranges, from --save-ranges'
-complete -c torch-ir -n '_shtab_torch_ir_using quantize' -s w -l weights -xka "(__fish_complete_path (commandline -ct))" -d 'static activations: weights to observe ranges with'
-complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l sample -x -d 'one input of the graph, such as @inputs.npz or x=@image.npy; repeatable'
-complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l method -x -d 'how a range follows from the samples: minmax (default), percentile or mse'
-complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l save-ranges -xka "(__fish_complete_path (commandline -ct))" -d 'write the observed ranges as JSON'
-complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l seed -x -d 'seed of all random numbers (default: 0)'
-complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l json -d 'print JSON'
-complete -c torch-ir -n '_shtab_torch_ir_using quantize; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file, or a model: net.py:Net, package.module:function, hf:llama, a folder with a config.json, timm:resnet50, model.pt2'
-complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a sensitivity -d 'Measure how far the outputs move if one layer is quantised; choose a recipe within a budget.'
-complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -s h -l help -d 'show this help message and exit'
-complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -s q -l quiet -d 'show no progress and no notes'
-complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
-complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -s i -l input -x -d 'an input: 1x3x224x224, ids=i64[batch,seq], i64[1,8]<100, x=@file.npy, @all.npz, flag=true; repeatable'
-complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -s d -l dim -x -d 'a value for a symbolic size, such as batch=4; for a model, its range; repeatable'
-complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -s w -l weights -xka "(__fish_complete_path (commandline -ct))" -d '.pt, .safetensors, or the word `random`'
-complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -l sample -x -d 'one input of the graph, such as @inputs.npz or x=@image.npy; repeatable'
-complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -l scheme -x -d 'a scheme to try for each layer; repeatable (default: int8 and int4)'
-complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -l budget -x -d 'find a recipe whose weights take at most this, such as 200MB'
-complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'write the recipe of --budget as JSON'
-complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -l memory -x -d 'memory limit of a run, such as 4GB (default: none)'
-complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -l seed -x -d 'seed of all random numbers (default: 0)'
-complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -l json -d 'print JSON'
-complete -c torch-ir -n '_shtab_torch_ir_using sensitivity; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file, or a model: net.py:Net, package.module:function, hf:llama, a folder with a config.json, timm:resnet50, model.pt2'
 complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a run -d 'Run an IR file.'
 complete -c torch-ir -n '_shtab_torch_ir_using run' -s h -l help -d 'show this help message and exit'
 complete -c torch-ir -n '_shtab_torch_ir_using run' -s q -l quiet -d 'show no progress and no notes'
@@ -359,6 +327,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using convert' -s q -l quiet -d 'show n
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write: .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .py, .pt2'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -s w -l weights -xka "(__fish_complete_path (commandline -ct))" -d 'weights to put into .onnx (default: none) or .pt2; or `random`'
+complete -c torch-ir -n '_shtab_torch_ir_using convert' -l functions -xka "none blocks all" -d 'functions to keep in .onnx and .mlir: none, blocks (the default), or all, with fused operators'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -l json -d 'print JSON'
 complete -c torch-ir -n '_shtab_torch_ir_using convert; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file: protobuf (.pb, .binpb), JSON, gzipped JSON or text'
 complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a lower -d 'Lower an IR file to your target and list what is missing.'

@@ -115,6 +115,7 @@ _shtab_torch_ir_convert_options=(
   "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   {-o,--output}"[the file to write\: .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .py, .pt2]:FILE:_files"
   {-w,--weights}"[weights to put into .onnx (default\: none) or .pt2\; or \`random\`]:FILE:_files"
+  "--functions[functions to keep in .onnx and .mlir\: none, blocks (the default), or all, with fused operators]:WHICH:(none blocks all)"
   "--json[print JSON]"
   ":an IR file\: protobuf (.pb, .binpb), JSON, gzipped JSON or text:_files"
 )

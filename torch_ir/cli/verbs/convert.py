@@ -25,6 +25,7 @@ model.pb -o model.json
 model.json -o model.json.gz
 model.json -o model.ir
 model.json -o model.onnx --weights model.safetensors
+model.json -o model.onnx --functions none
 model.json -o model.mlir
 model.json -o model.py
 """
@@ -42,6 +43,12 @@ def add_parser(verbs: Verbs) -> None:
     )
     parser.add_argument(
         "-w", "--weights", metavar="FILE", help="weights to put into .onnx (default: none) or .pt2; or `random`"
+    )
+    parser.add_argument(
+        "--functions",
+        metavar="WHICH",
+        choices=("none", "blocks", "all"),
+        help="functions to keep in .onnx and .mlir: none, blocks (the default), or all, with fused operators",
     )
     add_json(parser)
 
@@ -86,6 +93,8 @@ def _check(arguments: argparse.Namespace, kind: str) -> None:
         raise CommandError(f"{arguments.output} must end in {', '.join((*_OURS, *_THEIRS[:-1]))} or {_THEIRS[-1]}")
     if arguments.weights and kind not in (".onnx", ".pt2"):
         raise CommandError(f"--weights is for .onnx and .pt2; {kind} files hold no weights")
+    if arguments.functions and kind not in (".onnx", ".mlir"):
+        raise CommandError(f"--functions is for .onnx and .mlir, not for {kind}")
     if kind == ".pt2" and not arguments.weights:
         raise CommandError("a .pt2 file holds weights: give --weights FILE, or --weights random")
 
@@ -93,10 +102,11 @@ def _check(arguments: argparse.Namespace, kind: str) -> None:
 def _write_theirs(ir: IR, kind: str, arguments: argparse.Namespace) -> None:
     from torch_ir.targets import to_mlir, to_onnx, to_python
 
+    functions = arguments.functions or "blocks"
     if kind == ".onnx":
-        to_onnx(ir, arguments.output, _weights(ir, arguments.weights))
+        to_onnx(ir, arguments.output, _weights(ir, arguments.weights), functions=functions)
     elif kind == ".mlir":
-        to_mlir(ir, arguments.output)
+        to_mlir(ir, arguments.output, functions=functions)
     elif kind == ".py":
         to_python(ir, arguments.output)
     else:

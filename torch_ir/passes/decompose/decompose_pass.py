@@ -26,7 +26,9 @@ from torch_ir.rewrite.change_log import current_journal
 from torch_ir.rewrite.pattern import names_op
 
 _NAME = "decompose"
-CORE = "core"
+CORE, CORE_ATEN = "core", "core-aten"  # the same set
+PRIMS = "prims"
+SETS = (CORE_ATEN, PRIMS, CORE)
 _IDLE_BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"
 
 
@@ -41,22 +43,24 @@ def decompose(ir: IR, to: str | Iterable[str] = CORE) -> IR:
 
 @named_pass(_NAME, may_raise=["nodes", "flops", "bytes", "peak"])
 def decompose_to(ir: IR, to: str = CORE) -> int:
-    """Decompose operators until only core ATen is left, or those that `to` lists, separated by commas.
+    """Decompose operators until only core ATen, `prims`, or those that `to` lists, separated by commas, are left.
 
     before   y = layer_norm(x, [8], w, b)
     after    y, mean, rstd = native_layer_norm(x, [8], w, b)
 
     Fused calls outside the set are inlined first. Operators without a rule in torch stay.
     """
-    is_allowed = _set_of(to)
+    is_allowed = set_of(to)
     count = inline_all(ir, lambda call: call.op_type.startswith(FUSED) and not is_allowed(call.op_type))
-    return count + Decomposing(ir, is_allowed).run()
+    return count + Decomposing(ir, is_allowed, prims=to == PRIMS).run()
 
 
-def _set_of(to: str) -> Callable[[str], bool]:
+def set_of(to: str) -> Callable[[str], bool]:
     """Return a predicate: whether an operator is in the set that the text names."""
-    if to == CORE:
+    if to in (CORE, CORE_ATEN):
         return _is_core
+    if to == PRIMS:
+        return lambda op_type: op_type.startswith("prims.")
     names = [name.strip() for name in to.split(",") if name.strip()]
     if not names:
         raise CommandError(
@@ -77,16 +81,17 @@ def _check_name(name: str) -> None:
         return
     known = operator_names(name.partition(".")[0])
     if not any(names_op(name, op_type) for op_type in known):
-        near = did_you_mean(name, {*known, *(op_type.rpartition(".")[0] for op_type in known), CORE})
+        near = did_you_mean(name, {*known, *(op_type.rpartition(".")[0] for op_type in known), *SETS})
         raise CommandError(f"unknown operator {name!r}{near}")
 
 
 class Decomposing:
     """One run over a graph; torch decomposes each distinct form of node once."""
 
-    def __init__(self, ir: IR, is_allowed: Callable[[str], bool]) -> None:
+    def __init__(self, ir: IR, is_allowed: Callable[[str], bool], *, prims: bool = False) -> None:
         self.ir = ir
         self.is_allowed = is_allowed
+        self.prims = prims  # whether parts may be torch's primitives
         self.know = Knowledge.of(ir)
         self.names = FreeNames({node.name for node in ir.nodes} | {tensor.name for tensor in ir.tensors()})
         self.bodies: dict[Hashable, IR | str] = {}
@@ -123,7 +128,7 @@ class Decomposing:
             return self._idle_batch_norm(node)
         if has_open_sizes(node):
             return decomposed_openly(node, self.ir.device, self.know.shapes.points)
-        return decomposed(node, self.ir.device)
+        return decomposed(node, self.ir.device, prims=self.prims)
 
     def _idle_batch_norm(self, node: OpNode) -> IR:
         """Return batch norm in inference as its core operator, which torch's own rule skips."""

@@ -52,6 +52,11 @@ class Text:
         self.say(f"{left}{name} {_names(operands)} : {_types(operands)}{right}")
         return made
 
+    def call(self, symbol: str, operands: Sequence[Value], results: Sequence[Value]) -> None:
+        """Write a call of a function of the module."""
+        left = f"{_names(results)} = " if results else ""
+        self.say(f"{left}func.call {symbol}({_names(operands)}) : ({_types(operands)}) -> ({_types(results)})")
+
     def compute(self, name: str, operands: list[Value], kind: str) -> Value:
         """Write an operator with one result, named after it."""
         return self.operation(name, operands, [(name.split(".")[2].strip("_").lower(), kind)])[0]

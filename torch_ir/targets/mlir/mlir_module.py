@@ -1,42 +1,38 @@
-"""Write a graph as an MLIR module: weights as globals, and one function."""
+"""Write a graph as an MLIR module: weights as globals, a private function for each function, and `main`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, OpNode
-from torch_ir.ops.prepare_run import with_calls_inline
+from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.targets.mlir.syntax import symbol
-from torch_ir.targets.mlir.torch_dialect import ENTRY, Writer
+from torch_ir.targets.mlir.torch_dialect import ENTRY, Function, Writer
+from torch_ir.targets.standalone_functions import ConvertedFunctions, with_functions
 
 
-def write_module(ir: IR) -> str:
+def write_module(ir: IR, functions: str) -> str:
     """Return the text of a module whose function `main` computes the graph."""
-    ir = with_calls_inline(ir)
-    writer = Writer(ir)
+    ir = with_functions(ir, functions)
+    symbols = FreeNames({ENTRY})
+    missing: list[OpNode] = []
+
+    def convert(body: IR, name: str, op_type: str, called: Mapping[str, Function]) -> Function:
+        writer = Writer(body, symbols, called)
+        lines = writer.function(f"private {symbol(name)}")
+        missing.extend(writer.missing)
+        return Function(symbol(name), body, lines)
+
+    made = ConvertedFunctions(convert, symbols.taken)
+    writer = Writer(ir, symbols, made.called_by(ir))
     for tensor in ir.params:
         writer.load(tensor)
-    for tensor in ir.graph_inputs:
-        writer.bind(tensor)
-    writer.nodes(ir.nodes)
-    results = [writer.tensor(result) for result in ir.returns.inputs]
-    if writer.missing:
-        raise ConversionError(refusal("the torch dialect of MLIR", writer.missing))
-    given = ", ".join(f"{writer.values[t.name].name}: {writer.values[t.name].type}" for t in ir.graph_inputs)
-    types = ", ".join(result.type for result in results)
-    returned = f"return {', '.join(result.name for result in results)} : {types}" if results else "return"
-    lines = [
-        f"module {symbol(ir.model_name or 'graph')} {{",
-        *writer.globals,
-        f"  func.func @{ENTRY}({given}) -> ({types}) attributes {{torch.assume_strict_symbolic_shapes}} {{",
-        *writer.text.whole(),
-        f"    {returned}",
-        "  }",
-        "}",
-        "",
-    ]
-    return "\n".join(lines)
+    lines = writer.function(f"@{ENTRY}", " attributes {torch.assume_strict_symbolic_shapes}")
+    if missing := [*missing, *writer.missing]:
+        raise ConversionError(refusal("the torch dialect of MLIR", missing))
+    bodies = [line for function in made for line in function.lines]
+    return "\n".join([f"module {symbol(ir.model_name or 'graph')} {{", *writer.globals, *bodies, *lines, "}", ""])
 
 
 def refusal(who: str, missing: Iterable[OpNode]) -> str:

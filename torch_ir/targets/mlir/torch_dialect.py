@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from torch_ir.errors import ConversionError
 from torch_ir.escaping import in_mlir
@@ -11,7 +11,7 @@ from torch_ir.ir import IR, OpNode, Symbol, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.ops.calling import keywords
 from torch_ir.ops.effects import writes_in_place
-from torch_ir.ops.prepare_run import ordered_arguments
+from torch_ir.ops.prepare_run import has_body_alone, ordered_arguments
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import schema_of
@@ -29,10 +29,18 @@ ENTRY = "main"
 _NUMBERS = ("int", "float", "bool", "number")  # schema types of results that are not tensors
 
 
+class Function(NamedTuple):
+    """A function of the module: its symbol, what it computes, and its lines."""
+
+    symbol: str
+    body: IR
+    lines: list[str]
+
+
 class Writer:
     """Writes one graph; `values` are its tensors by name, `missing` the nodes that the dialect cannot express."""
 
-    def __init__(self, ir: IR) -> None:
+    def __init__(self, ir: IR, symbols: FreeNames, functions: Mapping[str, Function]) -> None:
         self.ir = ir
         self.text = Text()
         self.sizes = Sizes(self.text.compute, self.text.constant)
@@ -40,13 +48,27 @@ class Writer:
         self.values = {t.name: Value(self.text.name(t.name), torch_type(t)) for t in ir.graph_inputs}
         self.globals: list[str] = []
         self.missing: list[OpNode] = []
-        self._symbols = FreeNames({ENTRY})
+        self._symbols = symbols
+        self._functions = functions
         self._splitter = Splitter(ir)
         self._known = torch_dialect()
         self._bound: dict[str, list[Symbol]] = {}  # by the tensor that determines them
         for known in ir.symbols.values():
             if known.tensor is not None:
                 self._bound.setdefault(known.tensor.name, []).append(known)
+
+    def function(self, name: str, attributes: str = "") -> list[str]:
+        """Write the graph as a function; return its lines."""
+        for tensor in self.ir.graph_inputs:
+            self.bind(tensor)
+        self.nodes(self.ir.nodes)
+        results = [self.tensor(result) for result in self.ir.returns.inputs]
+        inputs = [self.values[tensor.name] for tensor in self.ir.graph_inputs]
+        given = ", ".join(f"{value.name}: {value.type}" for value in inputs)
+        types = ", ".join(result.type for result in results)
+        returned = f"return {', '.join(result.name for result in results)} : {types}" if results else "return"
+        head = f"  func.func {name}({given}) -> ({types}){attributes} {{"
+        return [head, *self.text.whole(), f"    {returned}", "  }"]
 
     # -- inputs and weights ---------------------------------------------------------------------------------------
 
@@ -97,7 +119,9 @@ class Writer:
         if writes_in_place(node) or executor_of(node) is not None:
             raise ConversionError("it writes in place or runs Python code")
         region = control_flow.WRITERS.get(node.op_type)
-        if region is not None:
+        if has_body_alone(node):
+            self._function_call(node)
+        elif region is not None:
             self.give(node, region(self, node))
         elif node.op_type in self._known and self._has_all_results(node):
             self._operator(node)
@@ -112,6 +136,14 @@ class Writer:
     def _has_all_results(self, node: OpNode) -> bool:
         returns = _schema(node).returns
         return len(returns) == len(node.outputs) or [str(result.type) for result in returns] == ["List[Tensor]"]
+
+    def _function_call(self, node: OpNode) -> None:
+        function = self._functions[node.attrs["function"]]
+        given = dict(zip(node.args, node.inputs, strict=True))
+        operands = [self.tensor(given[tensor.name]) for tensor in function.body.graph_inputs]
+        made = [Value(self.text.name(tensor.name), torch_type(tensor)) for tensor in node.outputs]
+        self.text.call(function.symbol, operands, made)
+        self.give(node, made)
 
     def _operator(self, node: OpNode) -> None:
         name, operands = self._call(node)

@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 import onnx_ir
 import torch
 
 from torch_ir._version import __version__
-from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.graph.free_names import fresh
-from torch_ir.ops.prepare_run import with_calls_inline
+from torch_ir.ir import IR, TensorMeta
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES
-from torch_ir.targets.onnx.onnx_program import NODE, onnx_program, optimize_program, origin_of, quiet
+from torch_ir.targets.onnx.call_nodes import graph_with_calls, shape_of
+from torch_ir.targets.onnx.function_writer import FunctionWriter
+from torch_ir.targets.onnx.onnx_program import UnsupportedOperatorsError
+from torch_ir.targets.onnx.value_names import name_values
+from torch_ir.targets.standalone_functions import ConvertedFunctions, with_functions
 
-_MODULE = "torch_ir.module"  # of a node: the path of its module
 _KEYS = "torch_ir.keys"  # of an initialiser without a value: its state-dict keys, as JSON
 _NOWHERE = "weights-that-are-not-bound-yet"  # a file name that a runtime reports as missing
 
 
-def onnx_model(ir: IR, opset: int) -> onnx_ir.Model:
+def onnx_model(ir: IR, opset: int, functions: str = "none") -> onnx_ir.Model:
     """Convert a graph, with each weight as an initialiser under its first key; only constants have values."""
-    ir = with_calls_inline(ir)
-    with quiet(), torch.no_grad():
-        program = onnx_program(ir, opset)
-        _keep_origins(program.model.graph, {node.name: node for node in ir.nodes})
-        program.rename_axes(_axes(ir, program.model.graph.inputs))
-        optimize_program(ir, program)
-    model = program.model
-    _name_values(ir, model.graph)
+    ir = with_functions(ir, functions)
+    write = FunctionWriter(opset)
+    made = ConvertedFunctions(write, set())
+    called = made.called_by(ir)
+    try:
+        model = graph_with_calls(ir, opset, called)
+    except UnsupportedOperatorsError as error:
+        write.unsupported += error.operators
+    if write.unsupported:
+        raise UnsupportedOperatorsError(ir.model_name or "the graph", write.unsupported)
+    for function in made:
+        model.functions[function.identifier()] = function
+    name_values(ir, model.graph)
+    _add_weights(ir, model.graph)
     model.graph.name = ir.model_name or "graph"
-    model.graph.metadata_props.clear()
     model.producer_name, model.producer_version = "torch_ir", __version__
     model.metadata_props.update({"torch_ir.model": ir.model_name, "torch_ir.torch": torch.__version__})
     return model
@@ -57,87 +62,14 @@ def plain(value: torch.Tensor) -> torch.Tensor:
     return real.detach().resolve_neg().cpu().contiguous()
 
 
-def _keep_origins(graph: onnx_ir.Graph, nodes: Mapping[str, OpNode]) -> None:
-    """Store in each node's metadata its node of the graph and its module, and nothing else."""
-    for made in graph.all_nodes():
-        node = nodes.get(origin_of(made.meta["node"])) if "node" in made.meta else None
-        made.metadata_props.clear()
-        if node is not None:
-            made.metadata_props[NODE] = node.name
-            if node.origin.module:
-                made.metadata_props[_MODULE] = node.origin.module
-
-
-def _axes(ir: IR, inputs: Sequence[onnx_ir.Value]) -> dict[str | onnx_ir.SymbolicDim, str]:
-    """Map torch's names of sizes to those of the graph."""
-    axes: dict[str | onnx_ir.SymbolicDim, str] = {}
-    for tensor, value in zip(ir.graph_inputs, inputs, strict=False):  # weights come after the inputs
-        for dim, found in zip(tensor.shape, value.shape or (), strict=False):  # complex tensors have one more
-            if dim in ir.symbols and isinstance(found, onnx_ir.SymbolicDim):
-                axes[str(found.value)] = str(dim)
-    return axes
-
-
-# -- names ------------------------------------------------------------------------------------------------------------
-
-
-def _name_values(ir: IR, graph: onnx_ir.Graph) -> None:
-    """Give inputs, outputs and weights the names of the graph; rename other values that conflict."""
-    count = len(ir.graph_inputs)
-    given, weights = list(graph.inputs[:count]), list(graph.inputs[count:])
-    _separate_outputs(graph)
-    changed = [f"{target.key or target.name}.new" for target, _ in ir.mutations]
-    wanted = [
-        *zip(given, [tensor.name for tensor in ir.graph_inputs], strict=True),
-        *zip(weights, [tensor.key or tensor.name for tensor in ir.params], strict=True),
-        *zip(graph.outputs, [*(tensor.name for tensor in ir.graph_outputs), *changed], strict=True),
-    ]
-    taken: set[str] = set()
-    names = {value: fresh(name, taken) for value, name in wanted}
-    for value in _inner_values(graph):
-        if value not in names and value.name in taken:
-            names[value] = fresh(value.name, taken)
-    del graph.inputs[count:]
-    for value, name in names.items():
-        value.name = name
-        value.metadata_props.clear()
-    for tensor, value in zip([*ir.graph_inputs, *ir.returns.inputs], [*given, *graph.outputs], strict=True):
-        value.shape = onnx_ir.Shape([*tensor.shape, 2] if _is_complex(tensor) else tensor.shape)
-    _add_weights(ir, graph, weights)
-
-
-def _separate_outputs(graph: onnx_ir.Graph) -> None:
-    """Insert Identity nodes so that no output is an input, a weight or another output: a value has one name."""
-    seen = set(graph.inputs)
-    for index, value in enumerate(graph.outputs):
-        if value in seen:
-            copy = onnx_ir.node("Identity", [value])
-            graph.append(copy)
-            copy.outputs[0].type = value.type
-            graph.outputs[index] = copy.outputs[0]
-        seen.add(graph.outputs[index])
-
-
-def _inner_values(graph: onnx_ir.Graph) -> Iterator[onnx_ir.Value]:
-    """Yield results of nodes, constants and inputs of control flow bodies, whose names must be unique in ONNX too."""
-    for scope in (graph, *graph.subgraphs()):
-        yield from scope.initializers.values()
-    for body in graph.subgraphs():
-        yield from body.inputs
-    for node in graph.all_nodes():
-        yield from node.outputs
-
-
-def _is_complex(tensor: TensorMeta) -> bool:
-    return TORCH_DTYPES[tensor.dtype].is_complex
-
-
 # -- weights ----------------------------------------------------------------------------------------------------------
 
 
-def _add_weights(ir: IR, graph: onnx_ir.Graph, weights: Sequence[onnx_ir.Value]) -> None:
-    """Register used weights as initialisers; one that the model changes is also an input."""
+def _add_weights(ir: IR, graph: onnx_ir.Graph) -> None:
+    """Register used weights, the last inputs, as initialisers; one that the model changes stays an input."""
     changing = {target for target, _ in ir.mutations}
+    weights = list(graph.inputs[len(ir.graph_inputs) :])
+    del graph.inputs[len(ir.graph_inputs) :]
     for tensor, value in zip(ir.params, weights, strict=True):
         if not value.uses():
             continue
@@ -158,8 +90,6 @@ def _placeless(tensor: TensorMeta, value: onnx_ir.Value) -> onnx_ir.ExternalTens
     assert tensor.param is not None  # guaranteed by `check`
     assert value.name is not None  # `_name_values` gave it one
     value.metadata_props[_KEYS] = json.dumps(tensor.param.keys)
-    shape = [int(dim) for dim in tensor.shape]
-    size = prod(shape) * TORCH_DTYPES[tensor.dtype].itemsize
-    laid = onnx_ir.Shape([*shape, 2] if _is_complex(tensor) else shape)
+    size = prod(map(int, tensor.shape)) * TORCH_DTYPES[tensor.dtype].itemsize
     assert value.dtype is not None  # the exporter knows it
-    return onnx_ir.ExternalTensor(_NOWHERE, None, size, value.dtype, shape=laid, name=value.name)
+    return onnx_ir.ExternalTensor(_NOWHERE, None, size, value.dtype, shape=shape_of(tensor), name=value.name)

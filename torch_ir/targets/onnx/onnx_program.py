@@ -1,4 +1,4 @@
-"""Export a graph with torch's ONNX exporter: a program over flat inputs and weights, or an error message.
+"""Export the nodes of a graph with torch's ONNX exporter: a program over flat inputs and weights, or an error message.
 
 Weights are inputs here, without values, so that none is loaded or copied.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch_ir.errors import ConversionError, first_line
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ops.quiet_loggers import quieted
-from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode
+from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, onnx_core, onnx_fx_passes, onnx_registration
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.node_summary import describe
 from torch_ir.targets.onnx.quantized_operators import translations
@@ -54,22 +54,29 @@ def quiet() -> AbstractContextManager[None]:
     return quieted(map(logging.getLogger, _LOUD), logging.CRITICAL)
 
 
-def onnx_program(ir: IR, opset: int) -> torch.onnx.ONNXProgram:
-    """Export a graph without calls: from inputs and weights to outputs and new values of changed tensors."""
-    captured = _captured(ir)
+def onnx_program(
+    ir: IR, nodes: Sequence[OpNode], given: Sequence[TensorMeta], wanted: Sequence[TensorMeta], opset: int
+) -> torch.onnx.ONNXProgram:
+    """Export nodes of a graph, none of which is a call: a program from `given` to `wanted` tensors."""
+    captured = _captured(ir, nodes, given, wanted)
     try:
-        program = torch.onnx.export(
-            captured,
-            dynamo=True,
-            opset_version=opset,
-            optimize=False,
-            verbose=False,
-            custom_translation_table=translations(),
-        )
+        return onnx_core.export(captured, registry=_registry(opset), opset_version=opset, optimize=False, verbose=False)
     except Exception as error:  # any error of the exporter
-        raise ConversionError(_refusal(ir, captured, opset, error)) from None
-    assert program is not None  # guaranteed with `dynamo`
-    return program
+        raise _refusal(ir, captured, opset, error) from None
+
+
+def _registry(opset: int) -> Any:
+    """Return the exporter's operators, with ours for quantised graphs."""
+    return _registry_with(opset, bool(translations()))
+
+
+@cache
+def _registry_with(opset: int, quantized: bool) -> Any:
+    """Collect the operators, which takes longer than translating a layer."""
+    registry = onnx_registration.ONNXRegistry.from_torchlib(opset_version=opset)
+    for operator, translation in translations().items() if quantized else ():
+        registry.register_op(operator, translation, is_complex=False)
+    return registry
 
 
 def optimize_program(ir: IR, program: torch.onnx.ONNXProgram) -> None:
@@ -97,10 +104,11 @@ class _Flat(nn.Module):
             return tuple(fx.Interpreter(self._program[0]).run(*values))
 
 
-def _captured(ir: IR) -> ExportedProgram:
-    """Export the graph with torch.export."""
-    given = [*ir.graph_inputs, *ir.params]
-    program = write_program(ir, ir.nodes, given, ir.returns.inputs)
+def _captured(
+    ir: IR, nodes: Sequence[OpNode], given: Sequence[TensorMeta], wanted: Sequence[TensorMeta]
+) -> ExportedProgram:
+    """Export nodes of a graph with torch.export."""
+    program = write_program(ir, nodes, given, wanted)
     for node in program.graph.nodes:
         node.meta["custom"] = {NODE: node.name}
         node.target = _EQUIVALENTS.get(node.target, node.target)
@@ -121,16 +129,26 @@ def _fake(ir: IR, mode: FakeTensorMode, tensor: TensorMeta, size: Callable[[int 
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 
-def _refusal(ir: IR, exported: ExportedProgram, opset: int, error: Exception) -> str:
-    """Return the error message with the unsupported operators."""
+class UnsupportedOperatorsError(ConversionError):
+    """Operators that the exporter does not support, in any function of a graph."""
+
+    def __init__(self, model: str, operators: Iterable[str]) -> None:
+        self.operators = tuple(dict.fromkeys(operators))
+        lines = "\n  ".join(self.operators)
+        super().__init__(f"{model} cannot be converted to ONNX: unsupported operators:\n  {lines}")
+
+
+def _refusal(ir: IR, exported: ExportedProgram, opset: int, error: Exception) -> ConversionError:
+    """Return an error with the operators that are not supported, or that the exporter names."""
     nodes = {node.name: node for node in ir.nodes}
     calls, is_known = _conversions(exported, opset)
     unknown = [call for call in calls if not is_known(call.target)]
     blamed = re.findall(r"translating node %(\w+)", " ".join(map(str, _causes(error))))
-    found = unknown or [call for call in calls if call.name in blamed]
-    lines = dict.fromkeys(_described(call, nodes) for call in found)
-    reason = "unsupported operators:" if unknown else f"torch.onnx: {first_line(_causes(error)[-1])}; at"
-    return f"{_name(ir)} cannot be converted to ONNX: {reason}\n  " + "\n  ".join(lines or [_name(ir)])
+    if unknown:
+        return UnsupportedOperatorsError(_name(ir), (_described(call, nodes) for call in unknown))
+    lines = dict.fromkeys(_described(call, nodes) for call in calls if call.name in blamed)
+    reason = f"torch.onnx: {first_line(_causes(error)[-1])}; at"
+    return ConversionError(f"{_name(ir)} cannot be converted to ONNX: {reason}\n  " + "\n  ".join(lines or [_name(ir)]))
 
 
 def _described(call: fx.Node, nodes: Mapping[str, OpNode]) -> str:
@@ -140,9 +158,7 @@ def _described(call: fx.Node, nodes: Mapping[str, OpNode]) -> str:
 
 def _conversions(exported: ExportedProgram, opset: int) -> tuple[list[fx.Node], Callable[[Any], bool]]:
     """Return the calls after the exporter's decompositions, and a predicate for the ones it supports."""
-    from torch_ir.ops.torch_internals import onnx_fx_passes, onnx_registration
-
-    registry = onnx_registration.ONNXRegistry.from_torchlib(opset_version=opset)
+    registry = _registry(opset)
     with suppress(Exception):  # operators that torch cannot decompose stay
         exported = onnx_fx_passes.decompose_with_registry(exported, registry)
         onnx_fx_passes.remove_assertion_nodes(exported.graph_module)

@@ -1,0 +1,188 @@
+"""Operator sets: what `to_opset` leaves and reports, and the fused operators against their page and their files."""
+
+import re
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from tests.proof import assert_near, captured, module
+from torch_ir import IRExecutor, load_ir, optimize, to_opset
+from torch_ir.errors import CommandError
+from torch_ir.passes.fuse.fused_layers import ACTIVATIONS, CONVOLUTIONS, GATES, LAYERS
+
+PAGE = Path(__file__).parents[1] / "docs" / "operator-sets.md"
+STORED = Path(__file__).parent / "data" / "format_1" / "fused.json"
+pytestmark = pytest.mark.usefixtures("_seeded")
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + nn.functional.gelu(self.fc(self.norm(x)))
+
+
+# -- to_opset ---------------------------------------------------------------------------------------------------------
+
+
+def test_core_aten_is_the_set_that_torch_tags() -> None:
+    """Every operator has torch's tag, and the results are those of the model."""
+    model, x = nn.Sequential(Layer(), Layer(), nn.Softmax(-1)).eval(), torch.randn(2, 4)
+    graph, report = to_opset(captured(model, x), "core-aten")
+    assert report.is_complete
+    assert (report.name, report.torch) == ("core-aten", torch.__version__.partition("+")[0])
+    for node in graph.nodes:
+        _, name, overload = node.op_type.split(".")
+        assert torch.Tag.core in getattr(getattr(torch.ops.aten, name), overload).tags
+    assert sum(report.used.values()) == len(graph.nodes)
+    assert report.used.keys() <= report.operators
+    with torch.no_grad():
+        assert_near(IRExecutor(graph, model.state_dict())(x), model(x))
+    assert str(report).endswith(f": complete, {len(report.used)} operators used")
+
+
+def test_prims_leave_what_has_no_reference() -> None:
+    """A matrix product is left, with its shapes and the reason; everything else is a primitive."""
+    model, x = nn.Sequential(Layer(), Layer()).eval(), torch.randn(2, 4)
+    graph, report = to_opset(captured(model, x).fold_blocks(), "prims")
+    assert [node.op_type for node in graph.nodes] == [f"{__name__}.Layer"] * 2  # the function is decomposed, and kept
+    (left,) = report.left
+    assert str(left) == "aten.mm.default  1x  2x4 4x4 -> 2x4  (torch has no decomposition of it)"
+    assert all(name.startswith("prims.") for name in report.used)
+    with torch.no_grad():
+        assert_near(IRExecutor(graph, model.state_dict())(x), model(x))
+
+
+def test_a_list_of_operators_is_a_set_too() -> None:
+    """Overloads are meant by the name alone, and fused operators that are not listed are inlined."""
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.randn(2, 4)
+    fused, _ = optimize(captured(model, x), "full")
+    graph, report = to_opset(fused, ["aten.addmm", "aten.permute", "aten.relu"])
+    assert report.is_complete
+    assert {node.op_type for node in graph.nodes} <= report.operators
+    kept, report = to_opset(fused, ["fused.linear_relu"])
+    assert [node.op_type for node in kept.nodes] == ["fused.linear_relu"]
+    assert [left.op_type for left in report.left] == [], "what is inside an allowed call is not left"
+    assert to_opset(fused, "core")[1].digest == to_opset(fused, "core-aten")[1].digest
+
+
+def test_open_sizes_are_decomposed_where_the_rule_holds_for_all() -> None:
+    """And the graph runs at other sizes."""
+    model = Layer().eval()
+    ir = captured(model, torch.randn(3, 4), dynamic_shapes={"x": {0: Dim("rows", min=2)}})
+    graph, report = to_opset(ir, "core-aten")
+    assert report.is_complete, str(report)
+    x = torch.randn(5, 4)
+    with torch.no_grad():
+        assert_near(IRExecutor(graph, model.state_dict())(x), model(x))
+
+
+@pytest.mark.parametrize(("given", "said"), [("core-atem", "core-aten"), (["aten.adm"], "aten.a"), ([], "empty")])
+def test_unknown_sets_are_one_sentence(given: Any, said: str) -> None:
+    """With the nearest name."""
+    with pytest.raises(CommandError, match=said):
+        to_opset(captured(module(lambda self, x: x + 1), torch.ones(2)), given)
+
+
+# -- fused operators --------------------------------------------------------------------------------------------------
+
+
+def rows() -> dict[str, list[str]]:
+    """The table of the page: the columns of each operator, or family of operators."""
+    found = re.findall(r"^\| `fused\.(\w+)` \|(.*)\|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    return {name: [column.strip() for column in rest.split("|")] for name, rest in found}
+
+
+def names_of(kind: str) -> list[str]:
+    (line,) = re.findall(rf"^- {kind}: (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    return re.findall(r"`(\w+)`", line)
+
+
+def family_of(name: str) -> str:
+    """The row of the table for an operator."""
+    kinds = {kind: "|".join(names_of(kind)) for kind in ("LAYER", "CONVOLUTION", "ACTIVATION", "GATE")}
+    found = [
+        row
+        for row in rows()
+        if re.fullmatch(re.sub("|".join(kinds), lambda match: f"(?:{kinds[match[0]]})", row), name)
+    ]
+    assert len(found) == 1, f"fused.{name} is documented {len(found)} times"
+    return found[0]
+
+
+def short(names: tuple[str, ...]) -> list[str]:
+    return sorted(name.removeprefix("aten.") for name in names)
+
+
+def test_every_fused_operator_is_on_the_page() -> None:
+    """The lists are those of the passes, and each combination is one row."""
+    lists = {"LAYER": LAYERS, "CONVOLUTION": CONVOLUTIONS, "ACTIVATION": ACTIVATIONS, "GATE": GATES}
+    assert {kind: names_of(kind) for kind in lists} == {kind: short(names) for kind, names in lists.items()}
+    layers, convolutions, activations = short(LAYERS), short(CONVOLUTIONS), short(ACTIVATIONS)
+    made = [f"{layer}_{activation}" for layer, activation in product(layers, activations)]
+    made += [f"{one}_add" for one in convolutions]
+    made += [f"{one}_add_{activation}" for one, activation in product(convolutions, activations)]
+    made += [f"{gate}_{end}" for gate, end in product(short(GATES), ("mul", "mlp"))]
+    assert {family_of(name) for name in [*made, "rms_norm", "rotary", "elementwise"]} == set(rows())
+
+
+def rms(x: Tensor, weight: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    left, right = x.chunk(2, -1)
+    return x * cos + torch.cat([-right, left], -1) * sin
+
+
+def gated_mlp(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    return F.linear(F.gelu(F.linear(x, gate)) * F.linear(x, up), down)
+
+
+F = nn.functional
+ROWS, SQUARE = torch.randn(2, 4), torch.randn(4, 4)
+IMAGES = [torch.randn(1, 2, 3, 3), torch.randn(2, 2, 1, 1), torch.randn(1, 2, 3, 3)]
+CALLS: dict[str, tuple[Callable[..., Tensor], list[Tensor]]] = {
+    "linear_relu": (lambda x, w, b: torch.relu(F.linear(x, w, b)), [ROWS, SQUARE, ROWS[0]]),
+    "conv2d_add": (lambda x, w, o: F.conv2d(x, w) + o, IMAGES),
+    "conv2d_add_silu": (lambda x, w, o: F.silu(F.conv2d(x, w) + o), IMAGES),
+    "silu_mul": (lambda gate, up: F.silu(gate) * up, [ROWS, ROWS + 1]),
+    "gelu_mlp": (gated_mlp, [ROWS, SQUARE, SQUARE + 1, SQUARE + 2]),
+    "rms_norm": (rms, [ROWS, ROWS[0]]),
+    "rotary": (rotated, [ROWS, ROWS + 1, ROWS + 2]),
+}
+PASSES = ["fuse-norms", "fuse-rotary", "fuse-gates:whole=true", "fuse-activations"]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_fused_operator_is_as_documented(name: str) -> None:
+    """It has the arguments and attributes of its row, and computes what the function does."""
+    function, inputs = CALLS[name]
+    graph, _ = optimize(captured(module(lambda self, *given: function(*given)), *inputs), passes=PASSES)
+    (call,) = graph.nodes
+    assert call.op_type == f"fused.{name}"
+    _, arguments, attributes, since = rows()[family_of(name)]
+    assert set(call.args) <= set(re.findall(r"`(\w+)`", arguments))
+    assert set(call.attrs) - {"function"} == set(re.findall(r"`(\w+)`", attributes))
+    assert since == "0.1.0"
+    assert_near(IRExecutor(graph, {})(*inputs), function(*inputs))
+
+
+def test_files_with_fused_operators_load_for_ever() -> None:
+    """A file of the first format: it runs with the meaning of the page, and inlines to ATen."""
+    ir = load_ir(STORED)
+    names = [node.op_type.removeprefix("fused.") for node in ir.nodes if node.is_call]
+    assert set(names) == set(CALLS)
+    inputs = [tensor for _, given in CALLS.values() for tensor in given]
+    wanted = [function(*given) for function, given in CALLS.values()]
+    assert_near(list(IRExecutor(ir, {})(*inputs)), wanted)
+    assert all(node.op_type.startswith("aten.") for node in ir.at_level("aten").nodes)
