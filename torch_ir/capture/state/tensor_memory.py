@@ -89,6 +89,6 @@ def _overlaps(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
         places = {0}
         for stride, size in pairs:
             places = {place + stride * index for place in places for index in range(size)}
-        return len(places) < prod(sizes)
+        return len(places) < int(prod(sizes))
     reaches = accumulate((stride * (size - 1) for stride, size in pairs), initial=0)
     return any(stride <= reach for (stride, _), reach in zip(pairs, reaches, strict=False))

@@ -50,8 +50,8 @@ function _shtab_torch_ir_using
   test "$_shtab_torch_ir_cmdpath" = "$argv"
 end
 
-set -g _shtab_torch_ir_commands extract llm info ops draw visualize explore cost diff check optimize passes run weights verify golden compare bench convert lower coverage shard split sweep doctor completion
-set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --by --cache-length --capture --depth --device --dim --dtype --dumps --encoder-input --engine --every --explain --explore --fail-on --fail-under --focus --format --function --functions --heat --ignore --import --input --leaf --level --list --map --max-bytes --max-nodes --memory --mesh --model --name --only --output --pack --parts --pass --picture --place-input --place-output --plan --prompt --radius --repeat --rtol --search --seed --sources --stages --steps --target --threads --time --timeout --top --verify --weight-layout --weights --workers -d -i -o -t -w
+set -g _shtab_torch_ir_commands extract llm info ops draw visualize explore cost diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion
+set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --budget --by --cache-length --capture --checkpoint --depth --dequantize --device --dim --dtype --dumps --encoder-input --engine --every --explain --explore --fail-on --fail-under --focus --format --function --functions --heat --ignore --import --input --layer --leaf --level --list --map --max-bytes --max-nodes --memory --mesh --method --model --name --only --output --pack --parts --pass --picture --place-input --place-output --plan --prompt --radius --ranges --recipe --repeat --rtol --sample --save-ranges --scheme --search --seed --sources --stages --steps --target --threads --time --timeout --top --verify --weight-layout --weights --workers -d -i -o -t -w
 
 complete -c torch-ir -e
 complete -c torch-ir -f
@@ -71,6 +71,8 @@ complete -c torch-ir -n '_shtab_torch_ir_using extract' -s w -l weights -xka "(_
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l level -xka "module function aten" -d 'what a node is: a layer (`module`), a torch `function`, or an operator (`aten`); default: as it is'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l leaf -x -d 'keep calls of this class whole, such as LlamaDecoderLayer; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l blocks -xka "inline function" -d 'repeated layers: `inline` (default), or as calls of one `function`'
+complete -c torch-ir -n '_shtab_torch_ir_using extract' -l weight-layout -x -d 'of models of transformers: read weights as a `checkpoint` stores them (default if it is quantised), or as the `model` has them in its state_dict (default otherwise)'
+complete -c torch-ir -n '_shtab_torch_ir_using extract' -l dequantize -x -d 'quantised weights: once in the `prologue` (default), or in the `layer` that reads them, in each run'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l crosscheck -d 'compare the recording with torch.export'"'"'s graph'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l name -x -d 'the name of the model in the file (default: its class)'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the IR file to write, or - for stdout (default: a new file, NAME.json)'
@@ -89,6 +91,8 @@ complete -c torch-ir -n '_shtab_torch_ir_using llm' -l all-logits -d 'return the
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l encoder-input -x -d 'the input of an encoder that takes no token ids, such as 1x80x3000'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l blocks -xka "inline function" -d 'repeated layers: `inline` (default), or as calls of one `function`'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l weight-layout -x -d 'read weights as a `checkpoint` stores them (default), or as the `model` has them in its state_dict'
+complete -c torch-ir -n '_shtab_torch_ir_using llm' -l dequantize -x -d 'quantised weights: once in the `prologue` (default), or in the `layer` that reads them, in each run'
+complete -c torch-ir -n '_shtab_torch_ir_using llm' -l checkpoint -x -d 'a checkpoint whose headers say which weights are quantised, and in which dtypes they are stored (default: the one in MODEL, if that is a folder with weights)'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l name -x -d 'the name of the model in the file (default: its class)'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l verify -x -d 'generate N tokens with random weights and compare with the model'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l json -d 'print JSON'
@@ -184,6 +188,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using cost' -s i -l input -x -d 'an inp
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -s d -l dim -x -d 'a value for a symbolic size, such as batch=8; for a model, also its range; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -l by -xka "module op node" -d 'what a row is (default: module)'
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -l depth -x -d 'merge deeper modules into their ancestor at this depth'
+complete -c torch-ir -n '_shtab_torch_ir_using cost' -l each-layer -d 'show a row per layer, even if layers cost the same'
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -l top -x -d 'show this many rows and the sum of the others'
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -l device -x -d 'estimate times for a device such as peak=312TFLOPs,bw=2.0TB/s'
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -l function -x -d 'report a function of the graph instead, such as decode'
@@ -234,6 +239,38 @@ complete -c torch-ir -n '_shtab_torch_ir_using passes' -s h -l help -d 'show thi
 complete -c torch-ir -n '_shtab_torch_ir_using passes' -s q -l quiet -d 'show no progress and no notes'
 complete -c torch-ir -n '_shtab_torch_ir_using passes' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using passes' -l json -d 'print JSON'
+complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a quantize -d 'Quantise a graph by a recipe, without weights.'
+complete -c torch-ir -n '_shtab_torch_ir_using quantize' -s h -l help -d 'show this help message and exit'
+complete -c torch-ir -n '_shtab_torch_ir_using quantize' -s q -l quiet -d 'show no progress and no notes'
+complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using quantize' -s i -l input -x -d 'an input: 1x3x224x224, ids=i64[batch,seq], i64[1,8]<100, x=@file.npy, @all.npz, flag=true; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using quantize' -s d -l dim -x -d 'a value for a symbolic size of the samples; for a model, its range; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l recipe -x -d 'a scheme for all layers (int8, int4-g64, int4-asym, w8a8, w8a8-dynamic, fp8), or a .toml or .json recipe'
+complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l layer -x -d 'another scheme, or `float`, for module paths that match; repeatable, before the rules of the recipe'
+complete -c torch-ir -n '_shtab_torch_ir_using quantize' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'where to write the quantised graph (default: report)'
+complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l ranges -xka "(__fish_complete_path (commandline -ct))" -d 'static activations: observed ranges, from --save-ranges'
+complete -c torch-ir -n '_shtab_torch_ir_using quantize' -s w -l weights -xka "(__fish_complete_path (commandline -ct))" -d 'static activations: weights to observe ranges with'
+complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l sample -x -d 'one input of the graph, such as @inputs.npz or x=@image.npy; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l method -x -d 'how a range follows from the samples: minmax (default), percentile or mse'
+complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l save-ranges -xka "(__fish_complete_path (commandline -ct))" -d 'write the observed ranges as JSON'
+complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l seed -x -d 'seed of all random numbers (default: 0)'
+complete -c torch-ir -n '_shtab_torch_ir_using quantize' -l json -d 'print JSON'
+complete -c torch-ir -n '_shtab_torch_ir_using quantize; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file, or a model: net.py:Net, package.module:function, hf:llama, a folder with a config.json, timm:resnet50, model.pt2'
+complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a sensitivity -d 'Measure how far the outputs move if one layer is quantised; choose a recipe within a budget.'
+complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -s h -l help -d 'show this help message and exit'
+complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -s q -l quiet -d 'show no progress and no notes'
+complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -s i -l input -x -d 'an input: 1x3x224x224, ids=i64[batch,seq], i64[1,8]<100, x=@file.npy, @all.npz, flag=true; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -s d -l dim -x -d 'a value for a symbolic size, such as batch=4; for a model, its range; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -s w -l weights -xka "(__fish_complete_path (commandline -ct))" -d '.pt, .safetensors, or the word `random`'
+complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -l sample -x -d 'one input of the graph, such as @inputs.npz or x=@image.npy; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -l scheme -x -d 'a scheme to try for each layer; repeatable (default: int8 and int4)'
+complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -l budget -x -d 'find a recipe whose weights take at most this, such as 200MB'
+complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'write the recipe of --budget as JSON'
+complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -l memory -x -d 'memory limit of a run, such as 4GB (default: none)'
+complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -l seed -x -d 'seed of all random numbers (default: 0)'
+complete -c torch-ir -n '_shtab_torch_ir_using sensitivity' -l json -d 'print JSON'
+complete -c torch-ir -n '_shtab_torch_ir_using sensitivity; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file, or a model: net.py:Net, package.module:function, hf:llama, a folder with a config.json, timm:resnet50, model.pt2'
 complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a run -d 'Run an IR file.'
 complete -c torch-ir -n '_shtab_torch_ir_using run' -s h -l help -d 'show this help message and exit'
 complete -c torch-ir -n '_shtab_torch_ir_using run' -s q -l quiet -d 'show no progress and no notes'
