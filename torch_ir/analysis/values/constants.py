@@ -207,8 +207,11 @@ def _filling(node: OpNode) -> Number | None:
 
 
 def _item(value: torch.Tensor) -> Number | None:
-    """Return the only element; None for NaN."""
-    number: Number = value.item()
+    """Return the only element; None for NaN, and for a dtype whose elements are not numbers in Python."""
+    try:
+        number: Number = value.item()
+    except RuntimeError:
+        return None
     return number if number == number else None
 
 
