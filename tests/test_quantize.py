@@ -1,8 +1,7 @@
 """`quantize`: weights and activations are rounded as plain torch rounds them, and stay quantised to the end."""
 
-import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from torch_ir import (
 )
 from torch_ir.cli import main
 from torch_ir.quantization import LayerRule
-from torch_ir.quantization.budget import best_choice
 from torch_ir.run.binding import bind
 
 
@@ -400,27 +398,6 @@ def test_sensitivity_is_that_of_one_layer(net: tuple[nn.Module, IR, list[tuple[T
     assert measured > movement(ir, quantize(ir, "int4")[0], model.state_dict(), inputs).sqnr + 3
     with pytest.raises(QuantizationError, match="too small: the layers take at least"):
         found.recipe(10)
-
-
-def combinations() -> Iterator[tuple[list[list[tuple[int, float]]], int]]:
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(20):
-        sizes = torch.randint(1, 40, (5, 3), generator=generator).tolist()
-        losses = torch.rand((5, 3), generator=generator).tolist()
-        items = [list(zip(size, loss, strict=True)) for size, loss in zip(sizes, losses, strict=True)]
-        yield items, sum(min(size) for size in sizes) + int(torch.randint(0, 60, (), generator=generator))
-
-
-def test_best_choice_equals_exhaustive_search() -> None:
-    for items, budget in combinations():
-        every = [
-            sum(loss for _, loss in chosen)
-            for chosen in itertools.product(*items)
-            if sum(size for size, _ in chosen) <= budget
-        ]
-        picked = [choices[at] for choices, at in zip(items, best_choice(items, budget), strict=True)]
-        assert sum(size for size, _ in picked) <= budget
-        assert sum(loss for _, loss in picked) == pytest.approx(min(every))
 
 
 # -- command line ------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ ROOMS = {
     "golden": {"errors", "ir", "ops", "run", "verify"},
     "llm": {"errors", "ir", "ops", "capture", "analysis", "run"},
     "passes": {"errors", "ir", "ops", "rewrite", "analysis", "run"},
-    "quantization": {"errors", "ir", "ops", "rewrite", "analysis", "passes", "run"},
+    "quantization": {"errors", "ir", "formats", "ops", "rewrite", "analysis", "passes", "run"},
     "backends": {"errors", "escaping", "ir", "ops", "rewrite", "analysis", "passes", "run", "targets"},
     "sweep": {"errors", "ir", "ops", "capture", "analysis", "passes", "run", "verify", "explorer"},
 }

@@ -27,8 +27,8 @@ from torch_ir.ir import IR, Limits, OpNode, TensorMeta
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.prepare_run import with_calls_inline
-from torch_ir.quantization.budget import best_choice
-from torch_ir.quantization.choices import Ranges
+from torch_ir.quantization.byte_budget import best_choice
+from torch_ir.quantization.layer_choices import Ranges
 from torch_ir.quantization.layers import Place
 from torch_ir.quantization.observers import as_call, weight_layers
 from torch_ir.quantization.quantize_graph import quantize

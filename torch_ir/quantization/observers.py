@@ -21,10 +21,10 @@ from torch import Tensor
 
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.errors import QuantizationError, did_you_mean
+from torch_ir.formats.table_file import read_table
 from torch_ir.ir import IR, Limits, TensorMeta
 from torch_ir.ir.files.atomic_write import write_text
 from torch_ir.ir.graph.given_graph import require_graph
-from torch_ir.ir.json.table_file import read_table
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.quantization.activation_nodes import Range
 from torch_ir.quantization.layers import Place, find_places, flat_places, kind_of

@@ -23,8 +23,8 @@ from torch_ir.ir.regroup.functions import FUSED, further_entries, with_calls_ope
 from torch_ir.passes.pass_registry import Pass, find_pass
 from torch_ir.passes.pipeline import apply_pass, prepared
 from torch_ir.quantization.activation_nodes import activation_objection, quantize_activation
-from torch_ir.quantization.choices import Choices, Chosen, Ranges
 from torch_ir.quantization.fuse_restored import fuse_restored
+from torch_ir.quantization.layer_choices import Choices, Chosen, Ranges
 from torch_ir.quantization.layers import Kind, kind_of
 from torch_ir.quantization.recipe import KEY, Recipe, RecipeLike, Scheme
 from torch_ir.quantization.report import QuantizationReport, QuantizedLayer

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Union
 
 from torch_ir.errors import QuantizationError, SerializationError, did_you_mean
+from torch_ir.formats.table_file import read_table
 from torch_ir.ir import IR
 from torch_ir.ir.checks.limits import Limits
 from torch_ir.ir.files.atomic_write import write_text
-from torch_ir.ir.json.table_file import read_table
 
 KEY = "quantization"  # of the graph's extensions: the recipe with which it was quantised
 FP8 = "float8_e4m3fn"

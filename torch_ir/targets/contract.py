@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch_ir.errors import SerializationError, suggestion
+from torch_ir.formats.table_file import read_table
 from torch_ir.ir import OpNode
 from torch_ir.ir.checks.limits import Limits
 from torch_ir.ir.json.json_fields import allow_keys, field, optional, read_dtype, texts, typed
-from torch_ir.ir.json.table_file import read_table
 from torch_ir.targets.contract_limits import Condition, Limit, tensors_of
 
 NOT_LISTED = "not in the contract"

@@ -155,8 +155,9 @@ def _notes(report: CostReport) -> Iterator[str]:
         yield f"once, when weights are bound: {plural(once.count, 'node')}, {work}, {human(memory.once, 'B')} kept"
     if memory.at:
         yield f"peak activation memory: {human(memory.peak, 'B')} at {memory.at.node.name}: {_alive(memory, memory.at)}"
-    often = f" ({human(memory.read, 'B')} of them read in every run)" if once.count else ""
-    yield f"also held: inputs {human(memory.inputs, 'B')}, weights {human(memory.weights, 'B')}{often}"
+    weights, read = human(memory.weights, "B"), human(memory.read, "B")
+    often = f" ({read} of them read in every run)" if read != weights else ""
+    yield f"also held: inputs {human(memory.inputs, 'B')}, weights {weights}{often}"
     if cache.given or cache.left:
         yield f"KV cache: {human(cache.bytes_given, 'B')} in, {human(cache.bytes_left, 'B')} out"
     if report.unknown:

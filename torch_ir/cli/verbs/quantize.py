@@ -14,7 +14,7 @@ from torch_ir.errors import CommandError
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
-    from torch_ir.quantization.choices import Ranges
+    from torch_ir.quantization.layer_choices import Ranges
     from torch_ir.quantization.recipe import Recipe
 
 _EXAMPLES = """
