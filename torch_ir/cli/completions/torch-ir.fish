@@ -184,6 +184,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using cost' -s i -l input -x -d 'an inp
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -s d -l dim -x -d 'a value for a symbolic size, such as batch=8; for a model, also its range; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -l by -xka "module op node" -d 'what a row is (default: module)'
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -l depth -x -d 'merge deeper modules into their ancestor at this depth'
+complete -c torch-ir -n '_shtab_torch_ir_using cost' -l each-layer -d 'show a row per layer, even if layers cost the same'
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -l top -x -d 'show this many rows and the sum of the others'
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -l device -x -d 'estimate times for a device such as peak=312TFLOPs,bw=2.0TB/s'
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -l function -x -d 'report a function of the graph instead, such as decode'

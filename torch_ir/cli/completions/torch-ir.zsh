@@ -128,6 +128,7 @@ _shtab_torch_ir_cost_options=(
   "*"{-d,--dim}"[a value for a symbolic size, such as batch\=8\; for a model, also its range\; repeatable]:NAME=SIZE:"
   "--by[what a row is (default\: module)]:by:(module op node)"
   "--depth[merge deeper modules into their ancestor at this depth]:N:"
+  "--each-layer[show a row per layer, even if layers cost the same]"
   "--top[show this many rows and the sum of the others]:N:"
   "--device[estimate times for a device such as peak\=312TFLOPs,bw\=2.0TB\/s]:FIGURES:"
   "--function[report a function of the graph instead, such as decode]:NAME:"
