@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from tests.rewriting import lines, optimized, proved, small, text
 from torch_ir import IR, extract_ir, meta_init
 from torch_ir.analysis.values.constants import Constants
-from torch_ir.ir import Device, Param, TensorData, TensorMeta
+from torch_ir.ir import Device, OpNode, Param, TensorData, TensorMeta
 from torch_ir.ir.regroup.functions import outline
 from torch_ir.ops.tensor_data import from_tensor, to_tensor
 from torch_ir.passes import find_pass, optimize
@@ -347,3 +347,12 @@ def test_a_prologue_that_is_in_front_stays() -> None:
     """Nothing is counted where nothing moves."""
     ir = small("x: float32[2]", weights="w: float32[2]", scale="aten.exp.default(w)", mul="aten.mul.Tensor(x, scale)")
     assert find_pass("hoist-prologue")(ir) == 0
+
+
+@pytest.mark.parametrize("dtype", ["qint32", "quint8", "bits8", "uint4"])
+def test_constants_whose_elements_are_not_numbers_stay(dtype: str) -> None:
+    """A file may hold them, and optimising it ends without an error."""
+    x, constant, made = TensorMeta("x", (2,), dtype), TensorMeta("c", (), dtype), TensorMeta("mul", (2,), dtype)
+    constant.param = Param(("c",), "constant", TensorData((), dtype, bytes(4 if dtype == "qint32" else 1)))
+    ir = IR([OpNode("mul", "aten.mul.Tensor", [x, constant], [made])], [x], [made], [constant])
+    assert [node.name for node in optimize(ir, "full")[0].nodes] == ["mul"]
