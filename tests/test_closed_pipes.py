@@ -64,7 +64,7 @@ SHOWN = {
     "convert": ["net.json", "-o", "net.pb", "--json"],
     "lower": ["net.json", "--target", "target.py:npu", "--log", "-o", "lowered.json"],
     "coverage": ["net.json", "--target", "npu.toml", "--no-decompose"],
-    "shard": ["net.json", "--mesh", "tp=2", "-o", "rank.json"],
+    "shard": ["net.json", "--mesh", "tp=2", "--plan", "plan.json", "-o", "rank.json"],
     "split": ["net.json", "--stages", "2", "-o", "pipeline.json"],
     "sweep": ["models.txt", "-o", "swept", "--steps", "extract"],
     "doctor": ["python"],
@@ -80,6 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "net.py").write_text(NET)
     (made / "target.py").write_text(TARGET)
     (made / "npu.toml").write_text(CONTRACT)
+    (made / "plan.json").write_text('{"layers.0.0": "colwise"}')
     (made / "models.txt").write_text("net.py:Net -i 1x8\n")
     before, path = os.getcwd(), list(sys.path)
     os.chdir(made)

@@ -15,7 +15,7 @@ from torch import nn
 import torch_ir
 from torch_ir.errors import ArgumentError
 
-TAKE_MODELS = {"compile", "cost", "explore", "optimize", "render", "to_onnx"}
+TAKE_MODELS = {"compile", "cost", "explore", "optimize", "quantize", "render", "to_onnx"}
 
 
 class Net(nn.Module):

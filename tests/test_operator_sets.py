@@ -120,7 +120,7 @@ def family_of(name: str) -> str:
 
 
 def short(names: tuple[str, ...]) -> list[str]:
-    return sorted(name.removeprefix("aten.") for name in names)
+    return sorted(name.removeprefix("aten.").removesuffix(".default") for name in names)
 
 
 def test_every_fused_operator_is_on_the_page() -> None:

@@ -199,7 +199,7 @@ def test_an_index_that_names_itself(tmp_path: Path) -> None:
     """A shard is a file of weights, never another index."""
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": index.name}}), encoding="utf-8")
-    with pytest.raises(WeightLoadError, match=r"expected \.pt"):
+    with pytest.raises(WeightLoadError, match="unknown weight format"):
         load_weights(index)
 
 

@@ -1,7 +1,7 @@
 """Graph passes, looked up by name, and the pipeline that applies, checks and reports them."""
 
 from torch_ir.passes import clean, decompose, fuse, pack, weights  # noqa: F401  # their passes register themselves
-from torch_ir.passes.decompose.operator_sets import LeftOperator, OpsetReport, to_opset
+from torch_ir.passes.decompose.named_opsets import LeftOperator, OpsetReport, to_opset
 from torch_ir.passes.pass_registry import Pass, apply_rules, find_pass, list_passes, named_pass, rule_pass
 from torch_ir.passes.pipeline import optimize
 from torch_ir.passes.savings import Report

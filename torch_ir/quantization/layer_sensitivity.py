@@ -125,6 +125,7 @@ class Sensitivity:
         return -10 * math.log10(noise) if noise else math.inf
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the rows for JSON."""
         return {"note": NOTE, "layers": [asdict(row) for row in self.rows], "bytes_float": self.bytes_float}
 
     def __str__(self) -> str:
@@ -143,6 +144,8 @@ def movement(
     ir: IR, quantized: IR, weights: WeightSource, inputs: Iterable[Any], *, limits: Limits = Limits()
 ) -> Movement:
     """Run both graphs and return how far the outputs of the quantised one are from those of the original."""
+    require_graph(ir, "movement")
+    require_graph(quantized, "movement")
     sums = _Sums()
     values = list(inputs)
     before = [_outputs(IRExecutor(ir, weights, limits=limits), given) for given in values] if values else []

@@ -49,6 +49,7 @@ class QuantizationReport:
         return [layer for layer in self.layers if layer.declined]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the layers and the bytes for JSON."""
         return {
             "layers": [asdict(layer) for layer in self.layers],
             "bytes_before": self.bytes_before,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.ir.graph.attr_types import FunctionRef
@@ -34,7 +35,7 @@ class SharedFunctions:
         self._ir = ir
         self._names = set(ir.functions)
         self._first: dict[Hashable, str] = {}
-        self._structures: dict[IR, Hashable] = {}
+        self._structures: dict[IR, bytes] = {}
 
     def bind(self, call: OpNode, body: IR, name: str) -> None:
         """Bind a call to this body: as a new function of roughly that name, or an equal existing one."""
@@ -50,14 +51,15 @@ class SharedFunctions:
         call.set_inputs(inputs, [tensor.name for tensor in self._ir.functions[self._first[kind]].graph_inputs])
 
 
-def structure(ir: IR) -> Hashable:
+def structure(ir: IR) -> bytes:
     """Return a key of what a body computes, independent of names: equal for interchangeable bodies.
 
-    Nodes must also have the same modules relative to the call, so that their origins can be restored.
+    Nodes must also have the same modules relative to the call, so that their origins can be restored. The key is a
+    digest, because keys that contain those of called functions would grow exponentially with the depth of calls.
     """
     numbers = {tensor: number for number, tensor in enumerate(ir.tensors())}
     functions = {name: structure(body) for name, body in ir.functions.items()}
-    return (
+    facts = (
         tuple(_facts(tensor) for tensor in numbers),
         tuple((_computation(node, functions), tuple(numbers[tensor] for tensor in node.inputs)) for node in ir.nodes),
         tuple(numbers[tensor] for tensor in ir.returns.inputs),
@@ -66,19 +68,20 @@ def structure(ir: IR) -> Hashable:
         tuple(ir.constraints),
         repr(ir.output_tree),
     )
+    return sha256(repr(facts).encode()).digest()
 
 
 def _facts(tensor: TensorMeta) -> Hashable:
     return (tensor.shape, tensor.dtype, tensor.stride, tensor.placement, tensor.param and tensor.param.keys)
 
 
-def _computation(node: OpNode, functions: dict[str, Hashable]) -> Hashable:
+def _computation(node: OpNode, functions: dict[str, bytes]) -> Hashable:
     """Return a key of a node without the tensors that it reads."""
     attrs = tuple((name, _value(value, functions)) for name, value in sorted(node.attrs.items()))
     return (node.op_type, node.args, attrs, len(node.outputs), node.origin.module, len(node.origins))
 
 
-def _value(value: Any, functions: dict[str, Hashable]) -> Hashable:
+def _value(value: Any, functions: dict[str, bytes]) -> Hashable:
     """Return an attribute as text, which distinguishes 1, 1.0 and True; a function by its structure."""
     if isinstance(value, FunctionRef):
         return functions[value]
