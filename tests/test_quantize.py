@@ -24,6 +24,7 @@ from torch_ir import (
     sensitivity,
 )
 from torch_ir.cli import main
+from torch_ir.llm import extract_llm
 from torch_ir.quantization import LayerRule
 from torch_ir.run.binding import bind
 
@@ -237,6 +238,18 @@ def read_by_layers(ir: IR, weights: Any, inputs: list[tuple[Tensor]]) -> dict[st
             if node.op_type in ("aten.conv2d.default", "aten.linear.default"):
                 found.setdefault(node.name, []).append(values[node["input"].name])
     return found
+
+
+@pytest.mark.parametrize("blocks", ["inline", "function"])
+def test_entry_points_share_their_weights(blocks: str) -> None:
+    """The bytes of a prefill and a decode graph are those of one model."""
+    import transformers
+
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 40}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2)
+    _, report = quantize(extract_llm(config, blocks=blocks), "int8")
+    matrices = 2 * 40 * 16 + 2 * (4 * 16 * 16 + 3 * 16 * 32)  # embeddings and head; attention and MLP of each layer
+    assert report.bytes_before == 4 * matrices
 
 
 def test_static_activations_equal_fake_quantisation(net: tuple[nn.Module, IR, list[tuple[Tensor]]]) -> None:

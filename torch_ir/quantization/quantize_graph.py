@@ -90,6 +90,7 @@ class _Quantizing:
 
     plan: Mapping[OpNode, Chosen]
     layers: list[QuantizedLayer] = field(default_factory=list)
+    seen: set[Hashable] = field(default_factory=set)  # weights of layers, in all entry points
 
     def __call__(self, ir: IR) -> int:
         rewriting = _Rewriting(ir)
@@ -102,7 +103,7 @@ class _Quantizing:
                 continue
             why = "" if chosen.scheme is None else _objection(node, kind, chosen)
             scheme = None if why else chosen.scheme
-            self.layers += _rows(node[kind.weight], kind, scheme, chosen, why, rewriting.seen)
+            self.layers += _rows(node[kind.weight], kind, scheme, chosen, why, self.seen)
             nodes += [node] if scheme is None else rewriting.quantized(node, kind, chosen)
             count += scheme is not None
         ir.nodes = nodes
@@ -115,13 +116,13 @@ def _rows(
     """Return the rows of the report for a node; `seen` are the weights of earlier layers with what is kept of them."""
     before = size_in_bytes(weight) or 0
     after = before if scheme is None else quantized_bytes(weight, kind, scheme)
-    name, kept = None if scheme is None else str(scheme), (weight, _kept_form(kind, scheme))
-    tied = kept in seen
-    seen.add(kept)
-    return [
-        QuantizedLayer(place.name, place.path, place.node.op_type, name, before, after, tied, why)
-        for place in chosen.places
-    ]
+    name, form = None if scheme is None else str(scheme), _kept_form(kind, scheme)
+    rows = []
+    for place in chosen.places:
+        kept = (weight.param.keys if weight.param else place.name, form)  # in a function, a weight is an input
+        rows.append(QuantizedLayer(place.name, place.path, place.node.op_type, name, before, after, kept in seen, why))
+        seen.add(kept)
+    return rows
 
 
 def _kept_form(kind: Kind, scheme: Scheme | None) -> Hashable:
@@ -157,7 +158,6 @@ class _Rewriting:
 
     def __init__(self, ir: IR) -> None:
         self.known = Knowledge.of(ir)
-        self.seen: set[Hashable] = set()
         self._names = FreeNames({node.name for node in ir.nodes} | {tensor.name for tensor in ir.tensors()})
         self._weights: dict[Hashable, QuantizedWeight] = {}
         self._activations: dict[Hashable, TensorMeta] = {}
