@@ -96,6 +96,19 @@ def _safetensors() -> str:
     return f"safetensors {safetensors.__version__}, numpy {numpy.__version__}"
 
 
+def _gguf() -> str:
+    from importlib.metadata import version
+
+    import numpy
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize, quantize
+
+    blocks = quantize(numpy.full(32, 127.0, numpy.float32), GGMLQuantizationType.Q8_0)
+    if dequantize(blocks, GGMLQuantizationType.Q8_0).tolist() != [127.0] * 32:
+        raise RuntimeError("a block of equal numbers is not restored")
+    return f"gguf {version('gguf')}"
+
+
 def _draw() -> str:
     import tempfile
     from pathlib import Path
@@ -223,6 +236,7 @@ CHECKUPS = {
         Checkup("cache", _cache, "set TORCH_IR_CACHE to a folder that can be written"),
         Checkup("backends", _backends),
         _extra("safetensors", _safetensors),
+        _extra("gguf", _gguf),
         _extra("draw", _draw),
         _extra("protobuf", _protobuf),
         _extra("onnx", _onnx),
