@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch_ir.capture.export.dynamic import Call, fixed_sizes, narrowed_size
 from torch_ir.capture.export.fake_weights import has_no_values
 from torch_ir.capture.export.untraceable import refuse_nameless, refuse_scripted, refuse_untraceable
+from torch_ir.capture.fixed_inputs import with_fixed
 from torch_ir.capture.graph_warnings import (
     warn_of_class_questions,
     warn_of_gaps,
@@ -46,6 +47,7 @@ def extract_ir(
     strict: bool = True,
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
+    fixed: Mapping[str, Any] | None = None,
     capture: str = "auto",
     explore: int | None = None,
     level: str = "aten",
@@ -59,6 +61,8 @@ def extract_ir(
 
     With `strict`, parameters and inputs must be on meta; `strict=False` accepts real tensors.
     `kwargs` are keyword inputs. `dynamic_shapes` says which sizes may vary, in the form that `torch.export` accepts.
+    `fixed` are inputs whose values are part of the graph, by argument of forward, such as the sizes of images: its
+    Python may read them, what depends only on them is computed at capture, and a guard rejects other values.
     `capture` is "export", "record" (one run of the model in ordinary Python), or "auto" (export, else record).
     `explore` limits the paths to capture where Python branches on data; default: 16 on tensors without values, else 1.
     `level` and `leaf` choose what a node is: an operator, a torch function or a module (see `IR.at_level`).
@@ -68,11 +72,12 @@ def extract_ir(
     """
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
     with exclusive():  # during a capture, the weights of the model are replaced
+        known = with_fixed(model, call, fixed or {})
         _check_request(model, call, strict)
-        _check_options(capture, blocks, dynamic_shapes)
+        _check_options(capture, blocks, dynamic_shapes, fixed)
         ways, in_blocks = _ways(model, call, explore), blocks == "function"
         is_fast = _is_fast(capture, dynamic_shapes)
-        request = Request(model, call, dynamic_shapes, capture, ways, crosscheck, in_blocks, is_fast)
+        request = Request(model, known.call, dynamic_shapes, capture, ways, crosscheck, in_blocks, is_fast, known.tensors)
         with autocast_inside(model):
             ir = climb(list(steps(request)), isolated=isolated, time_limit=time_limit)
         refuse_close_integers(ir, torch.get_default_dtype())
@@ -92,13 +97,15 @@ def extract_ir(
     return ir.fold_blocks() if blocks == "function" else ir
 
 
-def _check_options(capture: str, blocks: str, dynamic_shapes: Any) -> None:
+def _check_options(capture: str, blocks: str, dynamic_shapes: Any, fixed: Mapping[str, Any] | None) -> None:
     for name, value, known in (("capture", capture, _CAPTURES), ("blocks", blocks, _BLOCKS)):
         if value not in known:
             nearest = did_you_mean(str(value), known)
             raise ExportError(f"{name}={value!r:.40} is none of {', '.join(known)}{nearest}")
     if capture == "record" and dynamic_shapes is not None:
         raise ExportError("a recording has the sizes of its example inputs; dynamic_shapes need capture='export'")
+    if fixed and (capture == "export" or dynamic_shapes is not None):
+        raise ExportError("fixed inputs are recorded: they take no dynamic_shapes, and capture='auto' or 'record'")
 
 
 def _is_fast(capture: str, dynamic_shapes: Any) -> bool:

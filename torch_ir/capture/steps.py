@@ -9,18 +9,23 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from torch_ir.capture.crosscheck import quickly
 from torch_ir.capture.data_branches.decision_paths import Path
 from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.export.fake_weights import has_no_values
+from torch_ir.capture.export.untraceable import refuse_scripted
+from torch_ir.capture.fast.fast_recording import record_fast
+from torch_ir.capture.fast.shape_tensors import NotCoveredError
 from torch_ir.capture.ladder import ANY_CAUSE, Step
 from torch_ir.capture.state.frozen_state import with_state_checked
 from torch_ir.capture.state.shared_memory import refuse_shared_memory
-from torch_ir.errors import Cause
+from torch_ir.errors import Cause, ExportError
 from torch_ir.ir import IR
 
+FIXED = "recording with fixed inputs"
 RECORDING, STRICTLY = "recording", "torch.export in strict mode"
 EVERY_WAY = "torch.export of every path"
 _UNSEEN_IN_STRICT_MODE = frozenset((Cause.BUFFER_CHANGES_FORM, Cause.MEMORY_REPLACED, Cause.SEEDED))
@@ -37,11 +42,14 @@ class Request(NamedTuple):
     crosscheck: bool
     in_blocks: bool
     is_fast: bool  # whether the fast recording is tried first
+    fixed: tuple[torch.Tensor, ...] = ()  # inputs whose values are part of the capture
 
 
 def steps(request: Request) -> Iterator[Step]:
     """Yield the steps to try, in order."""
-    if request.capture != "record":
+    if request.fixed:
+        yield _step(request, FIXED, with_fixed_inputs)
+    elif request.capture != "record":
         yield _step(request, "torch.export", by_torch_export)
         if request.ways > 1:
             yield _step(request, EVERY_WAY, every_way_by_torch_export, after=frozenset((Cause.BRANCH_ON_DATA,)))
@@ -58,6 +66,15 @@ def by_torch_export(request: Request) -> IR:
         exactly = partial(_exactly, request)
         return quickly(request.model, request.call, exactly, _check(request), dynamic_shapes=request.dynamic_shapes)
     return _exactly(request)
+
+
+def with_fixed_inputs(request: Request) -> IR:
+    """Record a model some of whose inputs have values, which its Python may read."""
+    refuse_scripted(request.model)
+    try:
+        return record_fast(request.model, *request.call, fixed=request.fixed)
+    except NotCoveredError as reason:
+        raise ExportError(f"cannot capture {type(request.model).__name__} with fixed inputs: {reason}") from reason
 
 
 def every_way_by_torch_export(request: Request) -> IR:

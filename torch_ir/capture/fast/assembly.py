@@ -106,16 +106,21 @@ class Assembly:
         replaced = []
         forms = [None] * len(leaves) if self.recorder.sizes is None else self.recorder.sizes.inputs
         for name, leaf, form in zip(names, leaves, forms, strict=True):
-            if isinstance(leaf, torch.Tensor):
-                if type(leaf) not in _PLAIN:
-                    raise NotCoveredError(f"input {name!r} is a {type(leaf).__name__}")
-                leaf = self.tape.given(leaf, form or form_of_input(leaf))
-            elif not isinstance(leaf, _CONSTANTS):
+            if type(leaf) in _PLAIN:
+                ghost = self.tape.given(leaf, form or form_of_input(leaf))
+                replaced.append(self.recorder.given(leaf, ghost))
+                self._inputs.append((name, ghost.value, leaf))
+            elif isinstance(leaf, _CONSTANTS):
+                replaced.append(leaf)
+                self._inputs.append((name, None, leaf))
+            else:
                 raise NotCoveredError(f"input {name!r} is a {type(leaf).__name__}")
-            replaced.append(leaf)
-            self._inputs.append((name, leaf.value if type(leaf) is Ghost else None, leaf))
         args, kwargs = pytree.tree_unflatten(replaced, self._in_spec)
         return args, kwargs
+
+    def inputs_by_name(self) -> dict[str, torch.Tensor]:
+        """Return the example input of each tensor input of the graph, by its name there."""
+        return {self.tensors[value].name: leaf for _, value, leaf in self._inputs if value is not None}
 
     # -- after it -----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -43,8 +43,10 @@ from torch_ir.ops.torch_internals import (
 )
 
 if TYPE_CHECKING:
+    from torch_ir.capture.fast.known_values import KnownValues
     from torch_ir.capture.fast.varying_sizes import OpenSizes
 
+_MOST_REPEATS = 64  # of a recording with fixed inputs
 _VIEWS_FOR_AUTOGRAD = DispatchKeySet(DispatchKey.ADInplaceOrView)
 _REFUSED: tuple[tuple[Any, str, str], ...] = (
     (torch.autocast, "__enter__", "a region of autocast"),
@@ -59,12 +61,16 @@ def record_fast(
     *,
     dynamic_shapes: Any = None,
     with_functions: bool = False,
+    fixed: Collection[torch.Tensor] = (),
 ) -> IR:
     """Return the IR of a model; raise NotCoveredError with the reason if it cannot be recorded exactly.
 
     `dynamic_shapes` are the sizes that vary, as `torch.export` takes them.
     `with_functions` records the torch function of each call, which torch.export does not.
+    `fixed` are the inputs with fixed values.
     """
+    if fixed:
+        return _record_fixed(model, args, kwargs, with_functions, fixed)
     if dynamic_shapes is None:
         return _record(model, args, kwargs, None, with_functions)
     minimums = requested_minimums(dynamic_shapes)
@@ -87,6 +93,23 @@ def _record_open(*request: Any) -> IR:
         return _record(*request)
 
 
+def _record_fixed(
+    model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], with_functions: bool, fixed: Collection[torch.Tensor]
+) -> IR:
+    """Record with fixed inputs; again where a computed tensor must be recorded, because the model writes to it."""
+    from torch_ir.capture.fast.known_values import KnownValues
+
+    recorded: set[int] = set()
+    while True:
+        values = KnownValues(fixed, recorded)
+        try:
+            return _record(model, args, kwargs, None, with_functions, values=values)
+        except NotCoveredError:
+            if values.written is None or len(recorded) == _MOST_REPEATS:
+                raise
+            recorded.add(values.written)
+
+
 def _record(
     model: nn.Module,
     args: Sequence[Any],
@@ -94,10 +117,11 @@ def _record(
     dynamic_shapes: Any,
     with_functions: bool,
     minimums: Mapping[str, int] | None = None,
+    values: KnownValues | None = None,
 ) -> IR:
     with capturing(), uncollected(), contained(model) as tensors, ambient_notes() as notes:
         sizes = _open_sizes(model, args, kwargs, dynamic_shapes)
-        recorder = Recorder(model, with_functions, sizes)
+        recorder = Recorder(model, with_functions, sizes) if values is None else values.recorder(model, with_functions)
         tensors.watch("run", recorder.tape.run)
         try:
             with recorded_decisions(dynamic_shapes) as decisions:
@@ -154,7 +178,7 @@ def _recorded(
             raise run.refusal or NotCoveredError(f"{type(error).__name__}: {error}") from error
         if run.refusal is not None:
             raise run.refusal
-        ir = write_default_dtypes(assembly.ir(returned, minimums, decisions))
+        ir = recorder.guarded(write_default_dtypes(assembly.ir(returned, minimums, decisions)), assembly.inputs_by_name())
     ir.fixed_layout = lines[0] if lines else ir.fixed_layout or no_ops.written_later()
     return ir
 

@@ -18,6 +18,7 @@ from torch_ir.capture.fast.symbolic_size import SYMBOLIC
 from torch_ir.capture.naming.running_functions import FunctionCalls
 from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.naming.source_lines import SourceLines
+from torch_ir.ir import IR
 from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, pytree, rewritten_for_sizes
 
 if TYPE_CHECKING:
@@ -52,6 +53,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         indexing = SizeIndexing() if self.sizes is not None else nullcontext()
         with self.modules.watched(), self, self._functions or nullcontext(), indexing:
             return self.model(*args, **kwargs)
+
+    def given(self, tensor: torch.Tensor, ghost: Ghost) -> torch.Tensor:
+        """Return what the model receives for an example input with this ghost."""
+        return ghost
+
+    def guarded(self, ir: IR, inputs: Mapping[str, torch.Tensor]) -> IR:
+        """Return the graph of the run with guards for what was assumed of its inputs, which are given by name."""
+        return ir
 
     def version(self, tensor: torch.Tensor) -> int:
         """Return the number of writes to the memory of a tensor."""

@@ -15,7 +15,7 @@ from torch_ir.errors import ExpressionError
 from torch_ir.ir import IR, Expr, OpNode, TensorMeta, evaluate
 from torch_ir.ir.graph.operator_sets import FLOATS
 from torch_ir.ir.sizes.expressions import names_in
-from torch_ir.ops.guards import DECISION, FIXED_SHAPE
+from torch_ir.ops.guards import DECISION, FIXED_SHAPE, FIXED_VALUE
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.passes.pass_registry import apply_once, named_pass
 from torch_ir.rewrite import Builder, op, rule
@@ -105,6 +105,11 @@ def _shape_holds(node: OpNode, know: Knowledge) -> bool:
     return value is not None and list(value.shape) == list(node["shape"])
 
 
+def _value_holds(node: OpNode, know: Knowledge) -> bool:
+    value, expected = know.value_of(node["value"]), know.value_of(node["expected"])
+    return value is not None and expected is not None and torch.equal(value, expected)
+
+
 def _metadata_holds(node: OpNode, know: Knowledge) -> bool:
     """Whether a tensor is known to have the metadata that the assertion demands."""
     facts = {"dtype": node["a"].dtype, "layout": "strided", "size": None, "stride": None}
@@ -121,6 +126,7 @@ _GUARDS: dict[str, Callable[[OpNode, Knowledge], bool]] = {
     "aten.sym_constrain_range_for_size.default": _range_holds,
     DECISION: _decision_holds,
     FIXED_SHAPE: _shape_holds,
+    FIXED_VALUE: _value_holds,
 }
 
 

@@ -29,7 +29,7 @@ from torch_ir.targets.python.source_text import (
 )
 from torch_ir.targets.torch.fx_graph import is_default, shows, tuples
 
-_GUARDS = {"torch_ir.decision.default": "decision", "torch_ir.fixed_shape.default": "fixed_shape"}
+_GUARDS = {f"torch_ir.{name}.default": name for name in ("decision", "fixed_shape", "fixed_value")}
 
 
 @dataclass(frozen=True)

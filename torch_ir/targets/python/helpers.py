@@ -93,6 +93,12 @@ def fixed_shape(value, shape, place):
     if list(value.shape) != list(shape):
         raise ValueError(f"{place}: the model was captured for the shape {shape}, but here it is {value.shape}")
 ''',
+    "fixed_value": '''
+def fixed_value(value, expected, name):
+    """Raise ValueError if an input differs from the value that it was fixed to."""
+    if not torch.equal(value, expected):
+        raise ValueError(f"the model was captured for {name} = {expected.tolist()}, but here it is {value.tolist()}")
+''',
     "constant": '''
 def constant(raw, dtype, shape):
     """Return a tensor with these bytes."""
