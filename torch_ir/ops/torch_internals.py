@@ -216,6 +216,7 @@ TRANSFORMS = {
     "torch.func.jvp": (eager_transforms, "_jvp_increment_nesting"),
     "torch.func.functionalize": (eager_transforms, "_func_increment_nesting"),
 }
+TENSOR_CHECK = (torch, "_check_tensor_all_with")  # raises unless all elements are true; 2.9 to 2.15
 DECORATOR_FILE = _contextlib.__file__  # code that `@torch.no_grad()` runs around a function; 2.9 to 2.15
 
 

@@ -7,7 +7,7 @@ constant of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -18,15 +18,21 @@ from torch_ir.capture.fast.shape_recorder import Recorder
 from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC
 from torch_ir.capture.fixed_inputs import guard_inputs
+from torch_ir.capture.instrument import all_intercepted
 from torch_ir.ir import IR
 from torch_ir.ops.effects import is_forbidden, may_draw, written_arguments
 from torch_ir.ops.schema import bind
-from torch_ir.ops.torch_internals import OpOverload, memory_key, pytree, schema_of
+from torch_ir.ops.torch_internals import TENSOR_CHECK, OpOverload, memory_key, pytree, schema_of
 
 _MOST = 1 << 16  # elements of a tensor whose values are followed: those of positions and lengths, not of images
 _LIFT = torch.ops.aten.lift_fresh.default
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 _UNKNOWN = object()
+_EXPAND, _EXPAND_AS = torch.ops.aten.expand.default, torch.ops.aten.expand_as.default
+_INDEXED = frozenset(
+    (torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default)
+)  # their second argument is a list of indices
+_MASKS = (torch.bool, torch.uint8)
 
 
 class KnownValues:
@@ -62,6 +68,22 @@ class KnownValues:
         """Raise if forward has written to a fixed input."""
         if not all(torch.equal(tensor, copy) for tensor, copy in self._inputs):
             raise NotCoveredError("forward writes to an input whose value is fixed")
+
+    def by_values(self, func: Any, args: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        """Return a call that does the same with sizes and indices instead of what they are computed from."""
+        if func is _EXPAND_AS and args[0] in self:
+            return _EXPAND, (args[0], list(args[1].shape))
+        if func in _INDEXED and any(index in self and index.dtype in _MASKS for index in args[1]):
+            return func, (args[0], [index for mask in args[1] for index in self._indices(mask)], *args[2:])
+        return func, args
+
+    def _indices(self, index: Any) -> Sequence[Any]:
+        """Return the integer indices that a known mask stands for; any other index as it is."""
+        if index not in self or index.dtype not in _MASKS:
+            return (index,)
+        found = index.nonzero().unbind(1)
+        self._tensors.update((id(each), each) for each in found)
+        return found
 
     def result(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of a call of which everything is known, else `_UNKNOWN`."""
@@ -124,9 +146,21 @@ class KnowingRecorder(Recorder):  # type: ignore[no-untyped-call]  # torch does 
         self.values = values
         self._constants: dict[int, tuple[torch.Tensor, Ghost]] = {}  # a copy of a real tensor, and its ghost
 
+    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        with all_intercepted({TENSOR_CHECK: self._check_all}):
+            return super().run(args, kwargs)
+
+    def _check_all(self, check: Callable[..., None], kind: type, condition: torch.Tensor, message: Any = None) -> None:
+        """Record a check of a recorded tensor, instead of reading its value."""
+        if type(condition) is not Ghost:
+            return check(kind, condition, message)
+        text = message() if callable(message) else message
+        return torch.ops.aten._assert_async.msg(condition.all(), str(text or "a check of the model failed"))
+
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        func, args = self.values.by_values(func, args)
         result = self.values.result(func, args, kwargs or {})
         return result if result is not _UNKNOWN else super().__torch_dispatch__(func, types, args, kwargs)
 
