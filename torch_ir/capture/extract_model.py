@@ -77,7 +77,9 @@ def extract_ir(
         _check_options(capture, blocks, dynamic_shapes, fixed)
         ways, in_blocks = _ways(model, call, explore), blocks == "function"
         is_fast = _is_fast(capture, dynamic_shapes)
-        request = Request(model, known.call, dynamic_shapes, capture, ways, crosscheck, in_blocks, is_fast, known.tensors)
+        request = Request(
+            model, known.call, dynamic_shapes, capture, ways, crosscheck, in_blocks, is_fast, known.tensors
+        )
         with autocast_inside(model):
             ir = climb(list(steps(request)), isolated=isolated, time_limit=time_limit)
         refuse_close_integers(ir, torch.get_default_dtype())

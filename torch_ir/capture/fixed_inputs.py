@@ -17,7 +17,6 @@ from torch_ir.ir.graph.tensor import Param
 from torch_ir.ops.guards import FIXED_VALUE
 from torch_ir.ops.tensor_data import from_tensor
 
-
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -86,7 +85,12 @@ def guard_inputs(ir: IR, fixed: Mapping[str, torch.Tensor]) -> None:
             expected.param = Param((f"fixed.{tensor.name}",), "constant", value)
             ir.params.append(expected)
             guard = OpNode(
-                names.free("fixed_value"), FIXED_VALUE, [tensor, expected], [], {"name": tensor.name}, args=["value", "expected"]
+                names.free("fixed_value"),
+                FIXED_VALUE,
+                [tensor, expected],
+                [],
+                {"name": tensor.name},
+                args=["value", "expected"],
             )
             guards.append(guard)
     ir.nodes[:0] = guards

@@ -178,7 +178,9 @@ def _recorded(
             raise run.refusal or NotCoveredError(f"{type(error).__name__}: {error}") from error
         if run.refusal is not None:
             raise run.refusal
-        ir = recorder.guarded(write_default_dtypes(assembly.ir(returned, minimums, decisions)), assembly.inputs_by_name())
+        ir = recorder.guarded(
+            write_default_dtypes(assembly.ir(returned, minimums, decisions)), assembly.inputs_by_name()
+        )
     ir.fixed_layout = lines[0] if lines else ir.fixed_layout or no_ops.written_later()
     return ir
 

@@ -1,8 +1,8 @@
 """Inputs with fixed values: what a model computes from them alone is computed during the capture, not recorded.
 
-The model receives a fixed input as a real tensor, so that its Python may read the numbers. A tensor that is computed only
-from such tensors, and from numbers, is real as well; where an operator reads it together with other tensors, it becomes a
-constant of the graph.
+The model receives a fixed input as a real tensor, so that its Python may read the numbers. A tensor that is computed
+only from such tensors, and from numbers, is real as well; where an operator reads it together with other tensors, it
+becomes a constant of the graph.
 """
 
 from __future__ import annotations

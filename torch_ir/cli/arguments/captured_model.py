@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from torch_ir.cli.arguments.dynamic_sizes import choose_sizes, dynamic_shapes, map_specs
 from torch_ir.cli.arguments.input_specs import InputSpec, parse_inputs, read_inputs
 from torch_ir.cli.progress import show_progress, watch_layers
-from torch_ir.errors import Cause, CommandError, ExportError, printable
+from torch_ir.errors import Cause, CommandError, ExportError, did_you_mean, printable
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
     from torch.export import ExportedProgram
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 # options that apply to capture, and their defaults
 _OF_CAPTURE: dict[str, Any] = {
     "input": [], "dim": [], "capture": "auto", "explore": None, "blocks": "inline", "crosscheck": False,
-    "real": False, "weights": None, "weight_layout": None, "dequantize": "prologue",
+    "real": False, "weights": None, "fixed": [], "weight_layout": None, "dequantize": "prologue",
 }  # fmt: skip
 SEED = 0  # of the values that a model without given ones is captured on
 _SMALL = 250_000_000  # weights that are filled with random numbers without being asked to
@@ -52,9 +54,12 @@ def capture(
     weights: str | None = None,
     layout: str | None = None,
     dequantize: str = "prologue",
+    fixed: Sequence[str] = (),
     **options: Any,
 ) -> Captured:
     """Capture a model with the inputs of `--input` and `--dim`; `options` are passed to extract_ir.
+
+    `fixed` are the inputs whose values are part of the graph.
 
     A model that needs values to be captured is captured again on real ones: its initial weights or those of a file,
     and random inputs or those of files. With `real` or `weights`, it is captured on these at once.
@@ -83,7 +88,7 @@ def capture(
         specs = parse_inputs(texts)
         notes.append(f"no --input given; using {' and '.join(texts)}")
         _print_notes(notes, arguments)
-    specs = read_files(specs, nested=True)
+    specs = [*read_files(specs, nested=True), *(_fixed_spec(text) for text in fixed if "=" in text)]
     sizes = choose_sizes(specs, dims)
     bound = match_inputs(model, specs)
     shapes = dynamic_shapes(bound, dims)
@@ -94,9 +99,12 @@ def capture(
     def extract(model: nn.Module, value_of: Callable[[InputSpec], Any]) -> IR:
         call = copy.copy(bound)
         call.arguments = {name: map_specs(value, value_of) for name, value in bound.arguments.items()}
+        values = {name: _fixed_value(name, call.arguments) for name in (text.partition("=")[0] for text in fixed)}
         show_progress(f"capturing {type(model).__name__}")
         watch_layers(model)
-        return torch_ir.extract_ir(model, call.args, kwargs=call.kwargs, strict=False, dynamic_shapes=shapes, **options)
+        return torch_ir.extract_ir(
+            model, call.args, kwargs=call.kwargs, strict=False, dynamic_shapes=shapes, fixed=values, **options
+        )
 
     def extract_real() -> IR:
         torch.manual_seed(SEED)
@@ -116,6 +124,28 @@ def capture(
         _print_notes(notes[-1:], arguments)
         ir = extract_real()
     return Captured(stored(ir), time.perf_counter() - start, notes)
+
+
+def _fixed_spec(text: str) -> InputSpec:
+    """Return the input of `--fixed NAME=NUMBERS`."""
+    import torch
+
+    name, _, numbers = text.partition("=")
+    try:
+        return InputSpec(text, name, value=torch.tensor(json.loads(numbers)))
+    except (ValueError, TypeError, RuntimeError):
+        raise CommandError(f"--fixed {text}: {numbers!r} are not nested numbers, such as [[1,4,4]]") from None
+
+
+def _fixed_value(name: str, arguments: Mapping[str, Any]) -> torch.Tensor:
+    """Return the value of an input that `--fixed` names."""
+    import torch
+
+    value = arguments.get(name)
+    if isinstance(value, torch.Tensor) and not value.is_meta:
+        return value
+    nearest = did_you_mean(name, arguments) if name not in arguments else ""
+    raise CommandError(f"--fixed {name} needs values: --fixed {name}=[[1,4,4]] or --input {name}=@FILE{nearest}")
 
 
 def _in_layout(ir: IR, model: nn.Module, layout: str | None, dequantize: str) -> IR:

@@ -51,7 +51,7 @@ function _shtab_torch_ir_using
 end
 
 set -g _shtab_torch_ir_commands extract llm info ops draw visualize explore cost diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion
-set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --budget --by --cache-length --capture --checkpoint --depth --dequantize --device --dim --dtype --dumps --encoder-input --engine --every --explain --explore --fail-on --fail-under --focus --format --function --functions --heat --ignore --import --input --layer --leaf --level --list --map --max-bytes --max-nodes --memory --mesh --method --model --name --only --output --pack --parts --pass --picture --place-input --place-output --plan --prompt --radius --ranges --recipe --repeat --rtol --sample --save-ranges --scheme --search --seed --sources --stages --steps --target --threads --time --timeout --top --verify --weight-layout --weights --workers -d -i -o -t -w
+set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --budget --by --cache-length --capture --checkpoint --depth --dequantize --device --dim --dtype --dumps --encoder-input --engine --every --explain --explore --fail-on --fail-under --fixed --focus --format --function --functions --heat --ignore --import --input --layer --leaf --level --list --map --max-bytes --max-nodes --memory --mesh --method --model --name --only --output --pack --parts --pass --picture --place-input --place-output --plan --prompt --radius --ranges --recipe --repeat --rtol --sample --save-ranges --scheme --search --seed --sources --stages --steps --target --threads --time --timeout --top --verify --weight-layout --weights --workers -d -i -o -t -w
 
 complete -c torch-ir -e
 complete -c torch-ir -f
@@ -64,6 +64,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using extract' -s q -l quiet -d 'show n
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -s i -l input -x -d 'an input: 1x3x224x224, ids=i64[batch,seq], i64[1,8]<100, x=@file.npy, @all.npz, flag=true; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -s d -l dim -x -d 'the range of a named size, such as batch=1..32; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using extract' -l fixed -x -d 'an input whose values are part of the graph, such as the sizes of images: NAME=[[1,4,4]], or NAME with `--input NAME=@FILE`; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l capture -xka "auto export record" -d '`export` with torch.export, `record` one run in Python, or `auto`: export, else record (default)'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l explore -x -d 'limit of branches explored where Python branches on data (default: 16)'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l real -d 'capture on real values: initial weights, and random inputs where no file gives them (default: only for models that cannot be captured without)'

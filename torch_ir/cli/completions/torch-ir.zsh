@@ -248,6 +248,7 @@ _shtab_torch_ir_extract_options=(
   "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[the range of a named size, such as batch\=1..32\; repeatable]:NAME=SIZE:"
+  "*--fixed[an input whose values are part of the graph, such as the sizes of images\: NAME\=\[\[1,4,4\]\], or NAME with \`--input NAME\=\@FILE\`\; repeatable]:NAME:"
   "--capture[\`export\` with torch.export, \`record\` one run in Python, or \`auto\`\: export, else record (default)]:HOW:(auto export record)"
   "--explore[limit of branches explored where Python branches on data (default\: 16)]:N:"
   "--real[capture on real values\: initial weights, and random inputs where no file gives them (default\: only for models that cannot be captured without)]"

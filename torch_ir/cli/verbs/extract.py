@@ -31,6 +31,7 @@ my_package.models:make --input "ids=i64[batch,seq]" --dim batch=1..32 -o model.j
 net.py:Net --input x:1x8xbf16 --name small -o net.json --json
 net.py:Branching --input 1x8 --explore 8 -o net.json
 net.py:Routed --input x=@batch.npy --weights net.pt -o net.json
+net.py:Tower --input patches=f32[16,96] --fixed "grid=[[1,4,4]]" -o tower.json
 net.py:Deep --input 1x8 --blocks function -o net.json
 net.py:Detour --input 1x8 --capture record --level module -o net.json
 """
@@ -40,6 +41,14 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "extract", "capture a model as an IR file, without its weights", _EXAMPLES, run)
     parser.add_argument("model", metavar="MODEL", help=f"{MODELS}; language models without a KV cache (see `llm`)")
     add_inputs(parser, "the range of a named size, such as batch=1..32; repeatable")
+    parser.add_argument(
+        "--fixed",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="an input whose values are part of the graph, such as the sizes of images: NAME=[[1,4,4]], or NAME with "
+        "`--input NAME=@FILE`; repeatable",
+    )
     parser.add_argument(
         "--capture",
         default="auto",
@@ -101,6 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         blocks=arguments.blocks,
         crosscheck=arguments.crosscheck,
         layout=arguments.weight_layout,
+        fixed=arguments.fixed,
         dequantize=arguments.dequantize,
         model_name=arguments.name,
     )
