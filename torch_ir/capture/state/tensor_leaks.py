@@ -34,9 +34,9 @@ from torch_ir.ops.torch_internals import LAST_EXPORT, FakeTensor, FakeTensorMode
 _LRU = type(functools.lru_cache(lambda: None))
 _OURS = (types.FrameType, types.TracebackType, BaseException, types.GeneratorType, weakref.ref)
 _BLANK = (Ghost, FakeTensor)
-_ROUNDS = 8  # of a search, for `_BATCH` tensors each
-_BATCH = 16
+_BATCH = 16  # objects whose holders are searched together, on the way to the user's code
 _LEVELS = 8  # of nested containers
+_FEW = 200  # objects that `gc.get_referrers` finds quickly: it compares each of them with every reference
 _MOST_LOOKS = 32  # scans of all objects of the process, which may have millions
 
 
@@ -102,9 +102,7 @@ def all_tensors() -> list[torch.Tensor]:
 @contextmanager
 def contained(model: nn.Module) -> Iterator[Tensors]:
     """Remove references to the tensors of a capture at its end; warn about those that cannot be removed."""
-    tensors, before = Tensors(), Namespaces(modules(model))
-    born: set[int] = set()
-    found: list[torch.Tensor] = []
+    tensors, search = Tensors(), _Search(Namespaces(modules(model)))
     has_failed = False
     try:
         with frozen():  # so that new objects can be distinguished from old ones
@@ -116,66 +114,73 @@ def contained(model: nn.Module) -> Iterator[Tensors]:
             finally:
                 if tensors.may_be_alive():
                     gc.collect()  # only objects of the capture
-                    found += tensors.alive()
-                if found:
-                    born.update(map(id, gc.get_objects()))
+                    search.restore(tensors.alive())
+                if not has_failed:  # until an error is handled, it holds tensors
+                    search.climb()
     finally:
-        if found:
-            _Search(before, born).put_back(found, has_failed)
+        search.clean()
 
 
 class _Search:
-    """A search for the holders of a capture's tensors; `born` are the objects that were created since it began."""
+    """A search for the holders of a capture's tensors: first among new objects, then among all of the process."""
 
-    def __init__(self, before: Namespaces, born: set[int]) -> None:
-        self._before, self._born = before, born
+    def __init__(self, before: Namespaces) -> None:
+        self._before = before
         self._named: dict[str, None] = {}
-        self._seen: set[int] = set()
+        self._left: list[weakref.ref[torch.Tensor]] = []
+        self._born: set[int] = set()  # objects that the capture created
+        self._held: list[Any] = []  # tensors, and new objects that hold them
+        self._seen: set[int] = set()  # the same by identity
         self._looks = _MOST_LOOKS
 
-    def put_back(self, found: list[torch.Tensor], has_failed: bool) -> None:
-        """Restore the snapshot first, without a scan of all objects; then search for other holders.
-
-        The error of a failed capture holds tensors until it is handled, so no search is made after a failure.
-        """
-        refs = [weakref.ref(tensor) for tensor in found]
+    def restore(self, found: list[torch.Tensor]) -> None:
+        """Restore the snapshot, which releases most tensors."""
+        self._left = [weakref.ref(tensor) for tensor in found]
         self._before.put_back(set(map(id, found)))
-        found.clear()
-        if has_failed:
-            return
-        for _ in range(_ROUNDS):
-            batch = [tensor for ref in refs if (tensor := ref()) is not None and id(tensor) not in self._seen][:_BATCH]
-            if not batch:
-                break
-            self._release(batch)
-            batch.clear()
+
+    def climb(self) -> None:
+        """Find the new objects that hold tensors, level by level; to be called while old objects are frozen."""
+        level: list[Any] = [tensor for ref in self._left if (tensor := ref()) is not None]
+        if level:
+            self._born.update(map(id, gc.get_objects()))
+        for _ in range(_LEVELS):
+            self._held += level
+            self._seen.update(map(id, level))
+            new = [holder for holder in self._holders(level) if self._is_new(holder)]
+            level = list({id(holder): holder for holder in new}.values())
+
+    def clean(self) -> None:
+        """Remove the tensors from the older objects that hold them, or that hold a new object with them."""
+        for holder in self._holders(self._held):
+            if isinstance(holder, _LRU):
+                holder.cache_clear()
+            elif not self._is_new(holder) and (self._before.has(holder) or self._is_reached_by_user(holder)):
+                self._clean(holder)
+        self._held.clear()
         if self._named:
             text = f"{', '.join(self._named)} keeps tensors of the capture, which have no values"
             warnings.warn(f"{text}; clear it before the model is used again", CaptureWarning, stacklevel=2)
 
-    def _release(self, level: list[Any]) -> None:
-        """Find the holders of some objects, level by level; holders that the capture created are released as well."""
-        for _ in range(_LEVELS):
-            self._seen.update(map(id, level))
-            above: list[Any] = []
-            for holder in self._referrers(level):
-                if holder is level or isinstance(holder, _OURS) or id(holder) in self._seen:
-                    continue
-                if isinstance(holder, _LRU):
-                    holder.cache_clear()
-                elif id(holder) in self._born and not self._before.has(holder):
-                    above.append(holder)
-                elif self._before.has(holder) or self._is_reached_by_user(holder):
-                    self._clean(holder)
-            holder = None
-            if not above:
-                return
-            level = above
+    def _is_new(self, holder: Any) -> bool:
+        return id(holder) in self._born and not self._before.has(holder) and not isinstance(holder, _LRU)
+
+    def _holders(self, objects: list[Any]) -> list[Any]:
+        """Return the objects that refer to others, without those of the search itself and those already found."""
+        return [
+            holder
+            for holder in self._referrers(objects)
+            if holder is not objects and id(holder) not in self._seen and not isinstance(holder, _OURS)
+        ]
 
     def _referrers(self, objects: Sequence[Any]) -> list[Any]:
         """Return the objects that refer to others; empty once the limit of scans is reached."""
+        if not objects or not self._looks:
+            return []
         self._looks -= 1
-        return gc.get_referrers(*objects) if self._looks >= 0 else []
+        if len(objects) <= _FEW:
+            return gc.get_referrers(*objects)
+        wanted = set(map(id, objects))
+        return [holder for holder in gc.get_objects() if not wanted.isdisjoint(map(id, gc.get_referents(holder)))]
 
     def _is_reached_by_user(self, holder: Any) -> bool:
         """Whether the user's code refers to an object, and not only torch, whose caches must not be changed."""
