@@ -72,9 +72,9 @@ def extract_ir(
     """
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
     with exclusive():  # during a capture, the weights of the model are replaced
-        known = with_fixed(model, call, fixed or {})
         _check_request(model, call, strict)
         _check_options(capture, blocks, dynamic_shapes, fixed)
+        known = with_fixed(model, call, fixed or {})
         ways, in_blocks = _ways(model, call, explore), blocks == "function"
         is_fast = _is_fast(capture, dynamic_shapes)
         request = Request(
@@ -89,9 +89,8 @@ def extract_ir(
     warn_of_class_questions(model, call, ir, capture)
     warn_of_gaps(ir)
     warn_of_shared_inputs(ir, call)
-    fixed = fixed_sizes(ir, model, call, dynamic_shapes)
-    if fixed:
-        warnings.warn(f"a size that was asked to vary does not: {', '.join(fixed)}", CaptureWarning, stacklevel=2)
+    if constant := fixed_sizes(ir, model, call, dynamic_shapes):
+        warnings.warn(f"a size that was asked to vary does not: {', '.join(constant)}", CaptureWarning, stacklevel=2)
     if narrowed := narrowed_size(ir, dynamic_shapes):
         warnings.warn(f"a size does not vary as asked: {narrowed}", CaptureWarning, stacklevel=2)
     if level != "aten" or leaf:

@@ -103,7 +103,7 @@ class Assembly:
         names = input_names(self.model, args, kwargs)
         if len(names) != len(leaves):
             raise NotCoveredError("inputs that do not match the arguments of forward")
-        replaced = []
+        replaced: list[Any] = []
         forms = [None] * len(leaves) if self.recorder.sizes is None else self.recorder.sizes.inputs
         for name, leaf, form in zip(names, leaves, forms, strict=True):
             if type(leaf) in _PLAIN:

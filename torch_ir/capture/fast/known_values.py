@@ -81,7 +81,7 @@ class KnownValues:
         """Return the integer indices that a known mask stands for; any other index as it is."""
         if index not in self or index.dtype not in _MASKS:
             return (index,)
-        found = index.nonzero().unbind(1)
+        found: Sequence[torch.Tensor] = index.nonzero().unbind(1)
         self._tensors.update((id(each), each) for each in found)
         return found
 
@@ -129,7 +129,7 @@ class KnownValues:
 def _makes_tensors(func: OpOverload) -> bool:
     """Whether an operator makes a new tensor on a device, with defined values."""
     is_factory = any(argument.name == "device" for argument in schema_of(func).arguments)
-    return is_factory and not func.name().startswith("aten::empty")
+    return is_factory and not str(func).startswith("aten.empty")
 
 
 def _is_small_factory(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -153,9 +153,10 @@ class KnowingRecorder(Recorder):  # type: ignore[no-untyped-call]  # torch does 
     def _check_all(self, check: Callable[..., None], kind: type, condition: torch.Tensor, message: Any = None) -> None:
         """Record a check of a recorded tensor, instead of reading its value."""
         if type(condition) is not Ghost:
-            return check(kind, condition, message)
+            check(kind, condition, message)
+            return
         text = message() if callable(message) else message
-        return torch.ops.aten._assert_async.msg(condition.all(), str(text or "a check of the model failed"))
+        torch.ops.aten._assert_async.msg(condition.all(), str(text or "a check of the model failed"))
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
