@@ -27,6 +27,7 @@ _NOISE = 0.05  # seconds
 _SMALL = 1 << 26  # bytes
 MOST = 1.3  # exponent of time
 SHORT = 0.3  # seconds below which growth is not reported
+_WARMING = ("deep", "weights")  # shapes that make every command import what it needs
 _BYTES_PER_BYTE = 1000  # of memory for the file
 
 
@@ -134,10 +135,10 @@ def _write_pair(shape: str, size: int, folder: Path) -> tuple[Path, Path]:
 def _warm_up(verbs: Sequence[str], folder: Path) -> None:
     """Import the dependencies of the commands, so that no child has to."""
     torch.set_num_threads(1)
-    file, second = _write_pair("deep", TINY, folder)
     with _quiet(folder / "said"):
-        for verb in verbs:
-            run_verb(verb, file, second, folder)
+        for file, second in [_write_pair(shape, TINY, folder) for shape in _WARMING]:
+            for verb in verbs:
+                run_verb(verb, file, second, folder)
     gc.collect()
     gc.freeze()  # a child need not scan objects that its parent has loaded
 
