@@ -1,6 +1,7 @@
-"""Fuzz one target, `python -m fuzz.one NAME [options of libFuzzer] FOLDER`, or run one file instead of the folder."""
+"""Process NUMBER of a target: `python -m fuzz.one NAME NUMBER [options of libFuzzer] FOLDER`, or a file to run it."""
 
 import hashlib
+import os
 import random
 import sys
 
@@ -12,15 +13,19 @@ with atheris.instrument_imports(
         "torch_ir.rewrite", "torch_ir.run.stored", "torch_ir.safety",
     ]
 ):  # fmt: skip
-    from fuzz.targets import CURRENT, FOLDER, TARGETS
+    from fuzz.job import Job
+    from fuzz.targets import COUNT, CURRENT, TARGETS
 
 from tests.damage.kinds import KINDS, damaged
 
 
 def main() -> None:
-    name = sys.argv.pop(1)
-    target, crashes = TARGETS[name], FOLDER / name / "crashes"
+    name, number = sys.argv.pop(1), int(sys.argv.pop(1))
+    target, job = TARGETS[name], Job(name, number)
+    job.folder.mkdir(parents=True, exist_ok=True)
     seeds = target.seeds()
+    count = os.open(job.folder / COUNT, os.O_WRONLY | os.O_CREAT)
+    done = 0
 
     def mutate(data: bytes, max_size: int, seed: int) -> bytes:
         """Mutate with libFuzzer half of the time, else by lines, tokens, numbers and keys."""
@@ -30,15 +35,18 @@ def main() -> None:
             return changed
         return damaged(data, chance.choice(seeds), chance.choice(list(KINDS)), chance)[:max_size]
 
-    current = FOLDER / name / CURRENT
+    current = job.folder / CURRENT
 
     def check(data: bytes) -> None:
+        nonlocal done
+        done += 1
+        os.pwrite(count, done.to_bytes(8, "little"), 0)
         current.write_bytes(data)  # for a crash that ends the process at once
         try:
             target.check(data)
         except BaseException:  # libFuzzer keeps it as well, but not when other libraries end badly
-            crashes.mkdir(parents=True, exist_ok=True)
-            (crashes / f"crash-{hashlib.sha1(data).hexdigest()}").write_bytes(data)
+            job.crashes.mkdir(parents=True, exist_ok=True)
+            (job.crashes / f"crash-{hashlib.sha1(data).hexdigest()}").write_bytes(data)
             raise
 
     atheris.Setup(sys.argv, check, custom_mutator=mutate)

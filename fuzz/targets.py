@@ -17,5 +17,6 @@ TARGETS: dict[str, ModuleType | Verb] = {
     **VERBS,
 }
 FOLDER = Path("reports") / "fuzz"  # of what is found
-CURRENT = "current"  # file in the folder of a target: the input that is being tried
+CURRENT = "current"  # file of a process: the input that is being tried
+COUNT = "count"  # file of a process: how many inputs it has tried, in eight bytes
 REGRESSIONS = Path(__file__).parents[1] / "tests" / "data" / "regressions" / "fuzz"  # inputs by target that failed once

@@ -1,10 +1,13 @@
 """Corrupted files: a typed error or, if a digest protects them, exactly the same meaning."""
 
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from fuzz.targets import REGRESSIONS, TARGETS
+import fuzz.job
+from fuzz.targets import COUNT, CURRENT, REGRESSIONS, TARGETS
 from tests.damage.kinds import KINDS
 from tests.damage.subject import FILES
 from tests.damage.sweep import CUT_AND_FLIPPED, SAMPLE, SLOW_FILES, count_of, judge, judge_each_cut_and_flip
@@ -87,6 +90,33 @@ def test_a_target_of_the_fuzzer_takes_its_seeds(name: str) -> None:
     for seed in [*seeds, b"", b"\x00", b"\xff\xfe"]:
         TARGETS[name].check(seed)
     assert len(set(seeds)) == len(seeds) > 1
+
+
+_JOB = """
+import os, signal, sys
+count, current = sys.argv[1:]
+open(count, "wb").write((7).to_bytes(8, "little"))
+open(current, "w").write("input")
+if not os.path.exists(current + "-seen"):
+    open(current + "-seen", "w")
+    os.kill(os.getpid(), signal.SIGSEGV)
+signal.pause()
+"""
+
+
+def test_a_fuzzing_process_ends_in_time_and_keeps_its_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that crashes starts again, one that does not return is ended; executions and inputs are kept."""
+    monkeypatch.setattr(fuzz.job, "FOLDER", tmp_path)
+    monkeypatch.setattr(fuzz.job, "_LEAST", 0)
+    job = fuzz.job.Job("expressions", 0)
+    files = [str(job.folder / name) for name in (COUNT, CURRENT)]
+    monkeypatch.setattr(fuzz.job, "_command", lambda *_: [sys.executable, "-I", "-S", "-c", _JOB, *files])
+    fuzz.job.prepare(job.target)
+    end = time.monotonic() + 5
+    done = fuzz.job.run(job, end)
+    assert done.executions == 14
+    assert [path.read_text() for path in job.crashes.iterdir()] == ["input"]
+    assert end <= time.monotonic()
 
 
 @pytest.mark.parametrize("path", FAILED_ONCE, ids=[f"{path.parent.name}/{path.name}" for path in FAILED_ONCE])

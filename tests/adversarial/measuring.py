@@ -18,6 +18,7 @@ import torch
 
 from tests.adversarial.shapes import SHAPES
 from tests.adversarial.verbs import run_verb, write_other_files, write_target
+from torch_ir.ir import IR
 
 SECONDS = 20
 MEMORY = 2 << 30
@@ -26,6 +27,7 @@ _NOISE = 0.05  # seconds
 _SMALL = 1 << 26  # bytes
 MOST = 1.3  # exponent of time
 SHORT = 0.3  # seconds below which growth is not reported
+_WARMING = ("deep", "weights")  # shapes that make every command import what it needs
 _BYTES_PER_BYTE = 1000  # of memory for the file
 
 
@@ -41,13 +43,18 @@ class Ended:
 
 @dataclass(frozen=True)
 class Growth:
-    """A verb on a shape at growing sizes, the first of which is tiny."""
+    """A verb on a shape at growing sizes, the first of which is tiny; or at the largest alone, if that is short."""
 
     shape: str
     verb: str
     sizes: tuple[int, ...]
     file_bytes: tuple[int, ...]
     runs: tuple[Ended, ...]
+
+    @property
+    def is_short(self) -> bool:
+        """Whether only the largest size was run, because its time and memory are too small to show growth."""
+        return len(self.runs) == 1 and self.is_bounded
 
     @property
     def is_ended(self) -> bool:
@@ -75,6 +82,8 @@ class Growth:
         return self._exponent([run.bytes for run in self.runs], _SMALL)
 
     def _exponent(self, spent: Sequence[float], noise: float) -> float:
+        if len(spent) < 3:
+            return math.nan
         earlier, later = (max(one - spent[0], noise) for one in spent[-2:])
         return math.log(later / earlier) / math.log(self.file_bytes[-1] / self.file_bytes[-2])
 
@@ -88,7 +97,7 @@ class Growth:
 
 
 def measured(verbs: Mapping[str, Sequence[str]], sizes: Sequence[int]) -> Iterator[Growth]:
-    """Run the verbs of each shape at every size, the smallest first, until one is ended by a limit.
+    """Run the verbs of each shape at the largest size and, if that takes long enough to show growth, at the others.
 
     A pair that seems to grow too fast is measured twice, because other processes use the same caches.
     """
@@ -101,26 +110,24 @@ def measured(verbs: Mapping[str, Sequence[str]], sizes: Sequence[int]) -> Iterat
             for verb in chosen:
                 growth = _grown(shape, verb, (TINY, *sizes), pairs, folder)
                 if growth.is_ended and not growth.is_bounded:
-                    growth = min(growth, _grown(shape, verb, (TINY, *sizes), pairs, folder), key=Growth.exponent)
+                    again = _grown(shape, verb, (TINY, *sizes), pairs, folder)
+                    growth = again if again.is_bounded else min(growth, again, key=Growth.exponent)
                 yield growth
 
 
 def _grown(shape: str, verb: str, sizes: tuple[int, ...], pairs: list[tuple[Path, Path]], folder: Path) -> Growth:
-    runs: list[Ended] = []
-    for file, second in pairs:
-        runs.append(in_child(verb, file, second, folder))
-        if runs[-1].status not in (0, 1):
-            break
-    count = len(runs)
-    lengths = tuple(file.stat().st_size for file, _ in pairs[:count])
-    return Growth(shape, verb, sizes[:count], lengths, tuple(runs))
+    lengths = tuple(file.stat().st_size for file, _ in pairs)
+    last = in_child(verb, *pairs[-1], folder)
+    alone = Growth(shape, verb, sizes[-1:], lengths[-1:], (last,))
+    if alone.is_short or not alone.is_ended:
+        return alone
+    return Growth(shape, verb, sizes, lengths, (*(in_child(verb, *pair, folder) for pair in pairs[:-1]), last))
 
 
 def _write_pair(shape: str, size: int, folder: Path) -> tuple[Path, Path]:
     file, second = folder / f"{shape}-{size}.json", folder / f"{shape}-{size}-second.json"
-    ir = SHAPES[shape](size)
-    ir.save(file)
-    write_other_files(ir, file)
+    SHAPES[shape](size).save(file)
+    write_other_files(IR.load(file), file)  # a shape may share nodes with the graph that it was made from
     SHAPES[shape](size - size // 8).save(second)
     return file, second
 
@@ -128,10 +135,10 @@ def _write_pair(shape: str, size: int, folder: Path) -> tuple[Path, Path]:
 def _warm_up(verbs: Sequence[str], folder: Path) -> None:
     """Import the dependencies of the commands, so that no child has to."""
     torch.set_num_threads(1)
-    file, second = _write_pair("deep", TINY, folder)
     with _quiet(folder / "said"):
-        for verb in verbs:
-            run_verb(verb, file, second, folder)
+        for file, second in [_write_pair(shape, TINY, folder) for shape in _WARMING]:
+            for verb in verbs:
+                run_verb(verb, file, second, folder)
     gc.collect()
     gc.freeze()  # a child need not scan objects that its parent has loaded
 

@@ -43,6 +43,7 @@ def figures(cells: Iterable[Growth]) -> dict[str, int | float | str]:
         "verbs": len({one.verb for one in found}),
         "pairs measured": f"{len(found):,} of {len(SHAPES) * len(ALL):,}",
         "nodes of the largest graphs": SIZE,
+        f"below {SHORT} s, so without an exponent": sum(one.is_short for one in found),
         f"ended by a limit of {SECONDS} s or 2 GiB": sum(not one.is_ended for one in found),
         "refused in one sentence": sum(one.is_ended and one.is_refused for one in found),
         f"with an exponent of time above {MOST}": sum(not one.is_bounded for one in found if one.is_ended),

@@ -12,6 +12,7 @@ from torch_ir.errors import TorchIRError
 from torch_ir.formats import save_protobuf
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.regroup.functions import inline_all
+from torch_ir.passes import to_opset
 from torch_ir.rewrite import Builder, op, rule
 from torch_ir.rewrite.driver import rewrite
 
@@ -40,7 +41,8 @@ VERBS: dict[str, tuple[str, ...]] = {
     "explore differences": ("explore", "FILE", "--against", "SECOND", "--python", "-o", "OUT/both.html"),
     "diff markdown": ("diff", "FILE", "SECOND", "--exit-zero", "--markdown", "--origins", "--names"),
     "optimize explained": ("optimize", "FILE", "-o", "OUT/why.json", "--level", "full", "--explain"),
-    "shard": ("shard", "FILE", "--mesh", "tp=2", "-o", "OUT/shard.json"),
+    "shard": ("shard", "FILE", "--plan", "OUT/plan.json", "--mesh", "tp=2", "-o", "OUT/shard.json"),
+    "quantize": ("quantize", "FILE", "--recipe", "int4-g64", "-o", "OUT/quantized.json"),
     "weights": ("weights", "check", "FILE", "WEIGHTS"),
     "convert text": ("convert", "FILE", "-o", "OUT/graph.ir"),
     "convert gzip": ("convert", "FILE", "-o", "OUT/graph.json.gz"),
@@ -50,6 +52,7 @@ VERBS: dict[str, tuple[str, ...]] = {
 }
 _SUFFIXES = {"TEXT": ".ir", "GZIP": ".json.gz", "PROTOBUF": ".pb", "WEIGHTS": ".safetensors"}
 _TARGET = "from torch_ir import Target\n\nnone = Target('none')\n"
+_PLAN = '{"**": "rowwise"}'
 _CONTRACT = '{"name": "few", "ops": ["aten.relu.default", "aten.add.Tensor"]}'
 
 
@@ -108,14 +111,16 @@ FUNCTIONS: dict[str, Callable[[IR], object]] = {
     "moving rules": _move_nodes,
     "fold blocks": IR.fold_blocks,
     "specialize": _specialize,
+    "to opset": lambda ir: to_opset(ir, "core-aten"),
 }
 ALL = (*VERBS, *FUNCTIONS)
 
 
 def write_target(out: Path) -> None:
-    """Write the target and the contract for `lower` and `coverage`."""
+    """Write the target, the contract and the plan for `lower`, `coverage` and `shard`."""
     (out / "target.py").write_text(_TARGET)
     (out / "contract.json").write_text(_CONTRACT)
+    (out / "plan.json").write_text(_PLAN)
 
 
 def write_other_files(ir: IR, file: Path) -> None:

@@ -19,6 +19,7 @@ from torch import nn
 from torch._C import DisableTorchFunction as DisableTorchFunction  # context without torch functions; 2.9 to 2.15
 from torch._C import DispatchKey as DispatchKey  # enum of dispatch keys; 2.9 to 2.15
 from torch._C import DispatchKeySet as DispatchKeySet  # set of dispatch keys; 2.9 to 2.15
+from torch._C import PyTorchFileReader as ArchiveReader  # reads records of files of torch.save; 2.9 to 2.15
 from torch._C import _AutoDispatchBelowAutograd as AutoDispatchBelowAutograd  # skips autograd keys; 2.9 to 2.15
 from torch._C import _disabled_torch_function_impl as disabled_torch_function  # for subclasses; 2.9 to 2.15
 from torch._C import _dispatch_find_schema_or_throw as find_dispatched_schema  # by name; 2.9 to 2.15

@@ -12,6 +12,9 @@ from typing import Union
 
 from torch_ir.ir import IR, OpNode, Origin
 from torch_ir.ir.graph.origins import placed_in
+from torch_ir.ir.regroup.functions import check_size_inline
+
+_MOST_NODES = 1 << 20  # with calls expanded
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,11 @@ Places = list[Union[Place, CallPlaces]]
 
 
 def find_places(ir: IR) -> Places:
-    """Return the nodes of a graph that may be layers, with those inside each call."""
+    """Return the nodes of a graph that may be layers, with those inside each call.
+
+    Raise GraphError if there are too many calls to list.
+    """
+    check_size_inline(ir, _MOST_NODES)
     return _places(ir, Origin(), Counter())
 
 

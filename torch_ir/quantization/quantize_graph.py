@@ -73,8 +73,10 @@ def quantize(
 
 def _check_rules(recipe: Recipe, layers: Sequence[QuantizedLayer]) -> None:
     """Raise QuantizationError for a rule that matches no layer."""
+    names = {name for layer in layers for name in (layer.name, layer.path)}
     for rule in recipe.rules:
-        if not any(rule.fits(layer.name, layer.path, layer.op_type) for layer in layers):
+        fitting = (rule.fits(layer.name, layer.path, layer.op_type) for layer in layers) if rule.is_pattern else ()
+        if rule.match not in names and not any(fitting):
             what = (
                 f"{rule.match!r:.80}"
                 if rule.operator == "*"

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Union
 
@@ -28,6 +29,9 @@ _WEIGHTS = ("int8", "int4", FP8)
 _ACTIVATIONS = ("uint8", "int8", FP8)
 _RANGES = ("dynamic", "static")
 _SIZE = Limits(file_bytes=1 << 24)
+_WILDCARDS = frozenset("*?[")
+_MOST_PATTERNS = 200  # of a recipe: each is compared with each layer
+_LONGEST = 1000  # characters of a pattern, or of the name of a scheme
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,11 @@ class LayerRule:
     scheme: Scheme | None
     operator: str = "*"
 
+    @property
+    def is_pattern(self) -> bool:
+        """Whether the rule must be compared with each layer: it is not the name of one, or it names operators."""
+        return self.operator != "*" or not _WILDCARDS.isdisjoint(self.match)
+
     def fits(self, name: str, path: str, op_type: str) -> bool:
         """Whether the rule applies to a layer."""
         is_here = fnmatchcase(name, self.match) or fnmatchcase(path, self.match)
@@ -123,6 +132,20 @@ class Recipe:
     """Rules for layers; the first that matches a layer decides, and a layer without a rule stays in float."""
 
     rules: tuple[LayerRule, ...]
+
+    def __post_init__(self) -> None:
+        if (count := len(self._patterns)) > _MOST_PATTERNS:
+            raise QuantizationError(f"{count} rules with patterns are more than {_MOST_PATTERNS}; use names of layers")
+
+    @cached_property
+    def _patterns(self) -> list[tuple[int, LayerRule]]:
+        return [(at, rule) for at, rule in enumerate(self.rules) if rule.is_pattern]
+
+    @cached_property
+    def _names(self) -> dict[str, int]:
+        """The first rule for each name."""
+        exact = [(rule.match, at) for at, rule in enumerate(self.rules) if not rule.is_pattern]
+        return dict(reversed(exact))
 
     @classmethod
     def of(cls, given: RecipeLike) -> Recipe:
@@ -139,7 +162,10 @@ class Recipe:
 
     def rule_for(self, name: str, path: str, op_type: str) -> LayerRule | None:
         """Return the rule that decides on a layer."""
-        return next((rule for rule in self.rules if rule.fits(name, path, op_type)), None)
+        named = min(self._names.get(name, len(self.rules)), self._names.get(path, len(self.rules)))
+        earlier = (at for at, rule in self._patterns if at < named and rule.fits(name, path, op_type))
+        found = next(earlier, named)
+        return self.rules[found] if found < len(self.rules) else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of a recipe file."""
@@ -195,7 +221,7 @@ def _record(rule: LayerRule) -> dict[str, Any]:
 
 def _parsed(name: str) -> Scheme:
     """Parse the name of a scheme: a preset, then `-g64` and `-asym`."""
-    first, *rest = name.split("-")
+    first, *rest = name[:_LONGEST].split("-")
     for count in range(len(rest), -1, -1):
         preset = _PRESETS.get("-".join([first, *rest[:count]]))
         if preset is not None:
@@ -231,6 +257,6 @@ def _one_of(field: str, value: object, known: tuple[str, ...]) -> None:
 
 
 def _text(what: str, value: object) -> str:
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST:
         raise QuantizationError(f"{what} of a recipe must be a text such as 'model.layers.*', not {value!r:.40}")
     return value

@@ -25,6 +25,7 @@ _PLAIN = {0: torch.float32, 1: torch.float16, 24: torch.int8, 25: torch.int16, 2
 _AS_STORED = ("gemma", "gemma2", "gemma3", "llama", "phi3", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "starcoder2")
 _ROTATED = ("llama",)  # rows of q and k are in the order of interleaved rotary embeddings
 _NORMS_PLUS_ONE = ("gemma", "gemma2", "gemma3")
+_MOST_BLOCKS = 2_000  # the package lists some hundred names for each
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 
 
@@ -41,6 +42,8 @@ class GgufTensor(StoredTensor):
         raw = StoredTensor(self.path, torch.uint8, (self.size_in_file,), self.offset, self.stamp).load()
         if self.kind in _PLAIN:
             tensor = raw.view(_PLAIN[self.kind]).view(self.shape)
+        elif not self.size_in_file:
+            tensor = torch.empty(self.shape, dtype=self.dtype, device="cpu")
         else:
             gguf = _package()
             rows = raw.numpy().reshape(-1, self.size_in_file // max(1, math.prod(self.shape[:-1])))
@@ -84,7 +87,7 @@ class GgufTensors(dict[str, Weight]):
         gguf = _package()
         kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
         blocks = self.fields.get(f"{architecture}.block_count")
-        if not isinstance(blocks, int) or not 0 <= blocks < 10_000:
+        if not isinstance(blocks, int) or not 0 <= blocks <= _MOST_BLOCKS:
             raise WeightLoadError(f"{self.path} has {architecture}.block_count={blocks!r:.80}")
         names = gguf.get_tensor_name_map(kinds[architecture], blocks)
         found: dict[str, Weight] = {}
@@ -116,8 +119,18 @@ def for_keys(weights: Mapping[str, Any], keys: Iterable[str]) -> Mapping[str, An
 def gguf_tensors(path: Path) -> GgufTensors:
     """Return the tensors listed in the header of a GGUF file; nothing else is read."""
     header = read_gguf_header(path)
-    tensors: dict[str, Weight] = {name: _placed(path, name, entry, header) for name, entry in header.tensors.items()}
+    tensors = {name: _placed(path, name, entry, header) for name, entry in header.tensors.items()}
+    _check_places(path, tensors)
     return GgufTensors(tensors, path, header.fields)
+
+
+def _check_places(path: Path, tensors: Mapping[str, GgufTensor]) -> None:
+    """Refuse tensors that share bytes: together, they could be larger than the file without end."""
+    end = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].size_in_file)):
+        if tensor.size_in_file and tensor.offset < end:
+            raise WeightLoadError(f"{path}: {name!r:.80} overlaps another tensor")
+        end = max(end, tensor.offset + tensor.size_in_file)
 
 
 def _placed(path: Path, name: str, entry: Entry, header: Header) -> GgufTensor:
@@ -132,7 +145,7 @@ def _placed(path: Path, name: str, entry: Entry, header: Header) -> GgufTensor:
     heads, minus = 0, 0.0
     if architecture in _ROTATED and name.endswith((".attn_q.weight", ".attn_k.weight")):
         heads = _heads(path, header.fields, f"{architecture}.attention.head_count", is_key=".attn_k." in name)
-        if not heads or entry.shape[0] % (2 * heads):
+        if heads < 1 or entry.shape[0] % (2 * heads):
             raise WeightLoadError(f"{path}: {name!r:.80} has {entry.shape[0]} rows, which are not {heads} heads")
     if architecture in _NORMS_PLUS_ONE and name.endswith("norm.weight"):
         minus = 1.0

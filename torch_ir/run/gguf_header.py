@@ -12,6 +12,8 @@ from torch_ir.ir.files.regular_file import open_regular
 
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _MOST_TENSORS, _MOST_FIELDS, _MOST_ITEMS = 1_000_000, 100_000, 16_000_000
+_MOST_TEXTS = 4_000_000  # in all arrays
+_LARGEST_DIM = 1 << 48
 _LONGEST_NAME, _LONGEST_TEXT, _MOST_DIMS = 512, 1 << 20, 4
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}  # by type
@@ -51,6 +53,7 @@ class _Reader:
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self.file, self.size, self.at = file, size, 0
+        self.texts = 0
 
     def header(self, stamp: tuple[int, int]) -> Header:
         if self.take(4) != _MAGIC:
@@ -70,7 +73,8 @@ class _Reader:
             name = self.text(_LONGEST_NAME)
             if name in entries:
                 raise ValueError(f"the tensor {name!r:.80} occurs twice")
-            dims = [self.number("Q") for _ in range(self.count("I", _MOST_DIMS, f"dimensions of {name!r:.80}"))]
+            rank = self.count("I", _MOST_DIMS, f"dimensions of {name!r:.80}")
+            dims = [self.count("Q", _LARGEST_DIM, f"elements in a dimension of {name!r:.80}") for _ in range(rank)]
             entries[name] = Entry(self.number("I"), tuple(reversed(dims)), self.number("Q"))
         alignment = fields.get(_ALIGNMENT, 32)
         if not isinstance(alignment, int) or alignment < 8 or alignment & (alignment - 1) or alignment > 1 << 20:
@@ -126,6 +130,9 @@ class _Reader:
         if kind in _SCALARS:
             self.skip(count * struct.calcsize(f"<{_SCALARS[kind]}"))
         elif kind == _STRING:
+            self.texts += count
+            if self.texts > _MOST_TEXTS:
+                raise ValueError(f"its arrays have more than {_MOST_TEXTS} texts")
             for _ in range(count):
                 self.skip(self.number("Q"))
         else:

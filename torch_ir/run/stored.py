@@ -28,6 +28,7 @@ _DTYPES = {
     "F8_E5M2": torch.float8_e5m2, "F8_E4M3FNUZ": torch.float8_e4m3fnuz, "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
 }  # fmt: skip
 _MAX_HEADER = 100_000_000  # bytes, the format's limit
+_LARGEST = 1 << 48  # of a dimension or an offset; torch multiplies dimensions before it looks for a 0
 _MAX_RANK = 128  # the product of a million large sizes takes hours to compute
 _Stamp = tuple[int, int]  # size and modification time, to detect changes
 
@@ -121,7 +122,7 @@ def _placed(path: Path, entry: Any, first: int, stamp: _Stamp) -> StoredTensor:
     if len(shape) > _MAX_RANK:
         raise ValueError(f"a tensor has {len(shape)} dimensions, more than {_MAX_RANK}")
     start, stop = entry["data_offsets"]
-    if any(type(number) is not int or number < 0 for number in (*shape, start, stop)):
+    if any(type(number) is not int or not 0 <= number <= _LARGEST for number in (*shape, start, stop)):
         raise ValueError(f"{entry!r:.80} has an invalid size or offset")
     if stop - start != math.prod(shape) * dtype.itemsize or first + stop > stamp[0]:
         raise ValueError(f"{entry!r:.80} does not match the bytes of the file")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
 import re
 import warnings
-import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, Union
@@ -32,6 +30,7 @@ from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.tensor_subclasses import plain_tensors
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 from torch_ir.run.gguf_file import for_keys, gguf_tensors
+from torch_ir.run.pickled_file import load_pickled
 from torch_ir.run.stored import StoredTensor, Weight, loaded, read_header, stored_tensors
 
 _Kind = TypeVar("_Kind")
@@ -156,31 +155,12 @@ def load_weights_pt(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
 
 
 def _unpickled(path: str | os.PathLike[str], device: str) -> dict[str, torch.Tensor]:
-    try:
-        _check_archive(path)
-        found: Any = torch.load(path, map_location=device, weights_only=True)
-    except WeightLoadError:
-        raise
-    except pickle.UnpicklingError:
-        raise WeightLoadError(f"{os.fspath(path)} contains more than tensors; save only model.state_dict()") from None
-    except Exception as error:  # torch's unpickler raises anything for a damaged file
-        raise WeightLoadError(f"cannot read {os.fspath(path)}: {first_line(error)}") from None
+    found = load_pickled(path, device)
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]
     if not isinstance(found, dict):
         raise WeightLoadError(f"{os.fspath(path)} contains a {type(found).__name__}, not a state dict")
     return {str(key): value for key, value in found.items() if isinstance(value, torch.Tensor)}
-
-
-def _check_archive(path: str | os.PathLike[str]) -> None:
-    """Refuse a compressed archive: torch stores its parts uncompressed, one after the other."""
-    if not zipfile.is_zipfile(path):
-        return
-    with zipfile.ZipFile(path) as archive:
-        parts = archive.infolist()
-    is_plain = all(part.compress_type == zipfile.ZIP_STORED for part in parts)
-    if not is_plain or sum(part.file_size for part in parts) > os.stat(path).st_size:
-        raise WeightLoadError(f"{os.fspath(path)} is compressed, unlike files of torch.save")
 
 
 def load_weights_safetensors(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:

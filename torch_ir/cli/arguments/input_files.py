@@ -9,6 +9,10 @@ from typing import Any
 
 from torch_ir.cli.arguments.input_specs import InputSpec, refuse_twins
 from torch_ir.errors import CommandError, TorchIRError, did_you_mean, first_line
+from torch_ir.ir.checks.limits import Budget
+
+_DEEPEST = 50  # levels of lists and dicts in a file, which may contain itself
+_MOST_VALUES = 1_000_000  # with shared ones counted again
 
 
 def read_files(specs: Sequence[InputSpec], *, nested: bool = False) -> list[InputSpec]:
@@ -63,11 +67,12 @@ def _read_as(path: Path) -> Any:
     import torch
 
     from torch_ir.run import load_weights_safetensors
+    from torch_ir.run.pickled_file import load_pickled
 
     if path.suffix == ".safetensors":
         return load_weights_safetensors(path)
     if path.suffix in (".pt", ".pth"):
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return load_pickled(path, "cpu")
     if path.suffix not in (".npy", ".npz"):
         raise CommandError(f"{path}: unknown file type; expected .npy, .npz, .safetensors or .pt")
     import numpy
@@ -93,12 +98,18 @@ def _given(spec: InputSpec, name: str | None, value: Any, path: Path, nested: bo
 
 def _leaves(held: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield values by name; nested ones are named `options.keys`, `pair.0` and so on."""
-    inner = held.items() if isinstance(held, dict) else enumerate(held) if isinstance(held, (list, tuple)) else None
-    if inner is None:
-        yield name, held
-    else:
-        for key, value in inner:
-            yield from _leaves(value, f"{name}.{key}" if name else str(key))
+    left, work = [(name, held, 0)], Budget(_MOST_VALUES)
+    while left:
+        if not work.take():
+            raise CommandError(f"the file contains more than {_MOST_VALUES:,} values")
+        name, value, level = left.pop()
+        if not isinstance(value, (dict, list, tuple)):
+            yield name, value
+            continue
+        if level > _DEEPEST:
+            raise CommandError(f"tensors are nested more than {_DEEPEST} levels deep")
+        inner = list(value.items() if isinstance(value, dict) else enumerate(value))
+        left += [(f"{name}.{key}" if name else str(key), each, level + 1) for key, each in reversed(inner)]
 
 
 def _pick(held: dict[str, Any], name: str, path: Path) -> Any:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
 
+_MOST_DIGITS = 9
 _EXAMPLES = """
 model.json --plan plan.json --mesh tp=8 -o rank.json
 llama.json --plan hf:llama --mesh tp=8 -o rank.json
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     from torch_ir.sharding import shard
 
     axis, _, count = arguments.mesh.partition("=")
-    if not count.isdecimal():
+    if not count.isdecimal() or len(count) > _MOST_DIGITS:
         raise CommandError(f"{arguments.mesh!r} is not a mesh; write it as tp=8")
     inputs, outputs = _placements(arguments.place_input), _placements(arguments.place_output)
     if arguments.plan is None and not inputs and not outputs:

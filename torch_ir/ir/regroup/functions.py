@@ -57,13 +57,16 @@ def inline(ir: IR, call: OpNode) -> list[OpNode]:
 
 def inline_all(ir: IR, is_wanted: Callable[[OpNode], bool] = lambda call: True) -> int:
     """Inline every call of a body, or those selected, until none is left; return how many there were."""
+    calls = [node for node in ir.nodes if node.is_call and is_wanted(node)]
+    if not calls:
+        return 0
+    check_size_inline(ir)
     count = 0
     with uncollected():
-        while calls := [node for node in ir.nodes if node.is_call and is_wanted(node)]:
-            if not count:
-                check_size_inline(ir)
+        while calls:
             _put_inline(ir, calls)
             count += len(calls)
+            calls = [node for node in ir.nodes if node.is_call and is_wanted(node)]
     return count
 
 
@@ -80,10 +83,13 @@ def with_calls_open(ir: IR, is_wanted: Callable[[OpNode], bool]) -> IR:
     return copy
 
 
-def check_size_inline(ir: IR) -> None:
-    """Raise GraphError if inlining would produce too many nodes; nested calls can grow exponentially."""
+def check_size_inline(ir: IR, least: int = _MOST_INLINE) -> None:
+    """Raise GraphError if inlining would produce too many nodes; nested calls can grow exponentially.
+
+    `least` nodes are always allowed.
+    """
     size = op_counts(ir).total()
-    most = max(_MOST_INLINE, _MOST_COPIES * sum(1 for _ in ir.all_nodes()))
+    most = max(least, _MOST_COPIES * sum(1 for _ in ir.all_nodes()))
     if size > most:
         message = f"with its functions inlined, the graph would have {size} nodes, more than {most}"
         raise GraphError(message, "$.functions", rule="R2")
