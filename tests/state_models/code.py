@@ -19,7 +19,7 @@ class Base(nn.Module):
     """The counter is on a base class."""
 
     total = 0
-    seen = []
+    seen = []  # noqa: RUF012
 
 
 @piece(CODE)
@@ -38,7 +38,7 @@ class AppendsOnBaseClass(Base):
 
 class Totals:
     calls = 0
-    table = {"calls": 0}
+    table = {"calls": 0}  # noqa: RUF012
 
 
 @piece(CODE)
@@ -70,7 +70,7 @@ class CountsByClassMethod(nn.Module):
 
 @piece(CODE)
 class CountsByStaticMethod(nn.Module):
-    calls = [0]
+    calls = [0]  # noqa: RUF012
 
     @staticmethod
     def next_call():
@@ -189,7 +189,7 @@ class CountsInDefaultOfMethod(nn.Module):
 class CachesMethod(nn.Module):
     """The cache is filled by the first call, and every call computes the same."""
 
-    @functools.lru_cache
+    @functools.lru_cache  # noqa: B019
     def table(self, size):
         return torch.arange(float(size)).cos()
 

@@ -103,6 +103,18 @@ class CountsOnTensorAttribute(Weighted):
 
 
 @piece(OUTSIDE)
+class ReadsTensorAttribute(Weighted):
+    """Nothing changes: every call reads what the constructor set."""
+
+    def __init__(self):
+        super().__init__()
+        self.w.scale = 3.0
+
+    def forward(self, x):
+        return x * self.w * getattr(self.w, "scale", 1.0)
+
+
+@piece(OUTSIDE)
 class CountsOnPlainTensor(nn.Module):
     def __init__(self):
         super().__init__()
@@ -244,7 +256,7 @@ class WritesPlainTensor(nn.Module):
 
 @piece(OUTSIDE)
 class WritesDefaultTensor(nn.Module):
-    def forward(self, x, total=torch.zeros(SIZE)):  # noqa: B008
+    def forward(self, x, total=torch.zeros(SIZE)):
         total += 1
         return x + total
 

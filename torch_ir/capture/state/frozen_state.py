@@ -34,6 +34,7 @@ from torch_ir.ops.fast_paths import uncompiled
 from torch_ir.ops.torch_internals import pytree
 
 _MOST_NAMES = 4
+_UNKNOWN = "an object that was not found"  # where only the results of a second run differ
 
 
 def with_state_checked(model: nn.Module, call: Call, capture: Callable[[], IR]) -> IR:
@@ -53,11 +54,11 @@ def _frozen(model: nn.Module, call: Call, changes: Iterable[str]) -> dict[str, s
     """Return the names of state that the next call would find changed, with the lines that change it."""
     with capturing(), contained(model) as tensors, tensors.of_every_mode():
         found = _changed_by_second_call(model, call)
-    return dict.fromkeys(changes, "") if found is None else found
+    return dict.fromkeys(changes or [_UNKNOWN], "") if found is None else found
 
 
 def _changed_by_second_call(model: nn.Module, call: Call) -> dict[str, str] | None:
-    """Return the same from two runs without values; None for a model that cannot run without values."""
+    """Return the same from two runs without values; None if they differ and nothing says why, or are not possible."""
     try:
         with _fake_runs(model, call) as run:
             state = PythonState(model)
@@ -70,7 +71,7 @@ def _changed_by_second_call(model: nn.Module, call: Call) -> dict[str, str] | No
             finally:
                 state.restore()
             if first != second and not seen:
-                return {written(path): "" for path in state.opaque}
+                return {written(path): "" for path in state.opaque} or None
             found = seen if first != second else [*_from_the_start(again, seen)]
             return dict.fromkeys((change.name for change in found), "") | _lines(run, state, found)
     except Exception:

@@ -187,6 +187,8 @@ class PythonState:
         for name, weight in parameter_table(module).items():
             if weight is not None and isinstance(parameter_table(module), dict):
                 self._flags.append(((*where, name), _Flag(parameter_table(module), name), weight, weight.requires_grad))
+                if type(weight) in _PLAIN_TENSORS:
+                    self._tables.append(((*where, name), vars(weight), vars(weight).copy()))
 
     def _see(self, value: Any, path: _Path) -> None:
         kind = type(value)
@@ -352,8 +354,10 @@ def _fill(held: Any, content: Any) -> None:
         held.setstate(content)
     elif _is_numbers(held):
         held[...] = sys.modules["numpy"].frombuffer(content, held.dtype).reshape(held.shape)
-    elif isinstance(held, (bytearray, array)):
-        held[:] = type(held)(content) if isinstance(held, bytearray) else array(held.typecode, content)
+    elif isinstance(held, array):
+        held[:] = array(held.typecode, content)
+    elif isinstance(held, bytearray):
+        held[:] = bytearray(content)
     elif not isinstance(held, itertools.count):  # a counter cannot be reset
         base = next(base for base in _BUILT_IN if isinstance(held, base))
         base.clear(held)

@@ -16,10 +16,33 @@ from torch_ir.ops.references import ABSENT, cells_of
 _MOST = 200  # functions reached from one class
 _IMPLICIT = frozenset(
     f"__{name}__"
-    for name in (
-        "call enter exit get set getattr getattribute setattr getitem setitem iter next len contains bool eq hash "
-        "add radd iadd mul rmul int float index"
-    ).split()
+    for name in [
+        "call",
+        "enter",
+        "exit",
+        "get",
+        "set",
+        "getattr",
+        "getattribute",
+        "setattr",
+        "getitem",
+        "setitem",
+        "iter",
+        "next",
+        "len",
+        "contains",
+        "bool",
+        "eq",
+        "hash",
+        "add",
+        "radd",
+        "iadd",
+        "mul",
+        "rmul",
+        "int",
+        "float",
+        "index",
+    ]
 )
 _DEPTH = 3  # of modules in modules
 _known_functions: WeakKeyDictionary[type, Sequence[FunctionType]] = WeakKeyDictionary()
@@ -196,3 +219,10 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from _codes(inner)
+
+
+@functools.lru_cache(maxsize=4096)
+def strings_in(code: CodeType) -> frozenset[str]:
+    """Return the names of attributes in a function, and its literal strings, which `getattr` may take."""
+    literals = (const for inner in _codes(code) for const in inner.co_consts if isinstance(const, str))
+    return names_in(code).attributes | frozenset(literals)
