@@ -1,4 +1,4 @@
-"""The cases of each kind of the sweep: a dtype of the operator database, functions, open sizes, pairs, nodes of models."""
+"""The cases of each kind of the sweep: a dtype of the database, functions, open sizes, pairs, nodes of models."""
 
 from __future__ import annotations
 

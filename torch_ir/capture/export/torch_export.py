@@ -36,7 +36,7 @@ from torch_ir.capture.state.layout_questions import LAYOUT, layout_questions
 from torch_ir.capture.state.side_effects import constants_kept, drop_failed_calls, left_as_it_was
 from torch_ir.capture.state.tensor_leaks import contained
 from torch_ir.capture.state.tensor_memory import DataAttribute, refuse_set_memory
-from torch_ir.capture.state.weight_attributes import attributes_noted, refuse_attributes
+from torch_ir.capture.state.weight_attributes import note_assigned_attributes, refuse_attributes
 from torch_ir.capture.walk import modules, walk
 from torch_ir.errors import Cause, ConversionError, ExportError
 from torch_ir.ir import IR
@@ -94,6 +94,7 @@ def trace(
 ) -> ExportedProgram:
     """Run `torch.export`, and explain its errors."""
     refuse_attributes(model)
+    note_assigned_attributes(model)
     with weight_free(model) as (mode, fakes), ExitStack() as stack:
         if path is not None:
             stack.enter_context(ForcedOutcomes(path))
@@ -105,7 +106,6 @@ def trace(
             stack.enter_context(export_in_this_thread())
             stack.enter_context(held_weights_followed(model))
             stack.enter_context(assignments_written(model))
-            stack.enter_context(attributes_noted())
         # torch.export replaces modules that have several paths by copies, and changes to these are lost
         is_blind = in_strict_mode or len(walk(model)) > len(modules(model))
         stack.enter_context(left_as_it_was(model, when_forward_ends=not in_strict_mode, is_blind=is_blind))

@@ -53,12 +53,12 @@ def with_state_checked(model: nn.Module, call: Call, capture: Callable[[], IR]) 
 def _frozen(model: nn.Module, call: Call, changes: Iterable[str]) -> dict[str, str]:
     """Return the names of state that the next call would find changed, with the lines that change it."""
     with capturing(), contained(model) as tensors, tensors.of_every_mode():
-        found = _changed_by_second_call(model, call)
-    return dict.fromkeys(changes or [_UNKNOWN], "") if found is None else found
+        found = _changed_by_second_call(model, call, changes)
+    return dict.fromkeys(changes, "") if found is None else found
 
 
-def _changed_by_second_call(model: nn.Module, call: Call) -> dict[str, str] | None:
-    """Return the same from two runs without values; None if they differ and nothing says why, or are not possible."""
+def _changed_by_second_call(model: nn.Module, call: Call, changes: Iterable[str]) -> dict[str, str] | None:
+    """Return the same from two runs without values; None for a model that cannot run without values."""
     try:
         with _fake_runs(model, call) as run:
             state = PythonState(model)
@@ -71,7 +71,7 @@ def _changed_by_second_call(model: nn.Module, call: Call) -> dict[str, str] | No
             finally:
                 state.restore()
             if first != second and not seen:
-                return {written(path): "" for path in state.opaque} or None
+                return dict.fromkeys([written(path) for path in state.opaque] or changes or [_UNKNOWN], "")
             found = seen if first != second else [*_from_the_start(again, seen)]
             return dict.fromkeys((change.name for change in found), "") | _lines(run, state, found)
     except Exception:

@@ -85,7 +85,7 @@ class PythonState:
         self._slots: set[int] = set()  # tables of weights, where assigning a tensor of equal type is not a change
         self.tensors: list[tuple[_Path, torch.Tensor]] = []  # other than weights
         self.opaque: list[_Path] = []  # holders of state that cannot be copied
-        self._namespaces: list[tuple[Any, Any]] = []  # of functions that call globals()
+        self._namespaces: list[tuple[_Path, Any, Any]] = []  # globals that are read by globals(); the environment
         self._flags: list[tuple[_Path, _Flag, torch.Tensor, bool]] = []
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._kinds: dict[type, None] = {}  # of objects
@@ -116,8 +116,8 @@ class PythonState:
             found += _differences(path, table, copy)
         found += [Change(path, held, ABSENT, content) for path, held, content in self._contents]
         found += [Change(path, table, name, old) for path, table, name, old in self._globals]
-        for table, copy in self._namespaces:
-            found += [change for change in _differences((), table, copy) if change.now() is not change.old]
+        for path, table, copy in self._namespaces:
+            found += _differences(path, table, copy)
         for kind, copy in self._classes:
             found += _class_changes(kind, copy)
         found += [
@@ -155,11 +155,11 @@ class PythonState:
                 table.pop(name, None)
             elif table.get(name, ABSENT) is not old:
                 table[name] = old
-        for table, copy in self._namespaces:  # one by one, as other threads may read them
-            for change in _differences((), table, copy):
+        for path, table, copy in self._namespaces:  # one by one, as other threads may read them
+            for change in filter(Change.is_still_there, _differences(path, table, copy)):
                 if change.old is ABSENT:
                     table.pop(change.key)
-                elif change.now() is not change.old:
+                elif change.key is not ABSENT:
                     table[change.key] = change.old
         for kind, copy in self._classes:
             for change in _class_changes(kind, copy):
@@ -257,10 +257,10 @@ class PythonState:
         table, uses = function.__globals__, uses_of(function)
         self._globals += [((name,), table, name, table.get(name, ABSENT)) for name in uses.stored]
         self.opaque += [(name,) for name in uses.outside]
-        if uses.has_globals and all(table is not known for known, _ in self._namespaces):
-            self._namespaces.append((table, table.copy()))
+        if uses.has_globals:
+            self._see_namespace(table, ())
         if uses.has_environment:
-            self._see(os.environ, ("os", "environ"))
+            self._see_namespace(os.environ, ("os", "environ"))
         for name in uses.objects:
             self._see_member(table.get(name), (name,))
         for member in uses.members:
@@ -270,6 +270,11 @@ class PythonState:
             else:
                 self._globals.append((member.path, vars(member.owner), member.name, value))
             self._see_member(value, member.path)
+
+    def _see_namespace(self, table: Any, path: _Path) -> None:
+        if id(table) not in self._seen:
+            self._seen.add(id(table))
+            self._namespaces.append((path, table, dict(table)))
 
     def _see_member(self, value: Any, path: _Path) -> None:
         """See a member of a module or class; its functions and classes only as far as names in the code lead there."""
@@ -282,7 +287,7 @@ class PythonState:
 
 _PLAIN_TENSORS = frozenset((torch.Tensor, nn.Parameter))
 _HOLDERS = (tuple, functools.partial, weakref.ref)
-_FOLLOWED = frozenset(("types", "collections", "weakref", "argparse", "queue", "os"))  # of the standard library
+_FOLLOWED = frozenset(("types", "collections", "weakref", "argparse", "queue"))  # of the standard library
 _REGISTERED = frozenset(MODULE_TABLES)
 # containers, and subclasses of them, which are copied and restored without calling methods of the subclass
 _BUILT_IN: tuple[Any, ...] = (OrderedDict, dict, list, set, deque, bytearray, array)

@@ -226,3 +226,24 @@ def strings_in(code: CodeType) -> frozenset[str]:
     """Return the names of attributes in a function, and its literal strings, which `getattr` may take."""
     literals = (const for inner in _codes(code) for const in inner.co_consts if isinstance(const, str))
     return names_in(code).attributes | frozenset(literals)
+
+
+@functools.lru_cache(maxsize=4096)
+def assigned_elsewhere(code: CodeType) -> tuple[tuple[str, int], ...]:
+    """Return the attributes that a function assigns to other objects than `self`, with their lines."""
+    found, line, before = [], code.co_firstlineno, list[dis.Instruction]()
+    for instruction in dis.get_instructions(code):
+        line = instruction.starts_line or line
+        if instruction.opname == "STORE_ATTR" and not _is_of_self(instruction.argval, before):
+            found.append((instruction.argval, line))
+        before.append(instruction)
+    return tuple(found)
+
+
+def _is_of_self(name: str, before: Sequence[dis.Instruction]) -> bool:
+    """Whether the object of an assignment is `self`: loaded just before, or, for `+=`, before the attribute is read."""
+    if before[-1].opname == "SWAP":
+        read = (at for at in range(len(before) - 1, 1, -1) if before[at].opname == "LOAD_ATTR")
+        at = next((at for at in read if before[at].argval == name and before[at - 1].opname == "COPY"), 1)
+        return bool(before[at - 2].argval == "self")
+    return bool(before[-1].argval == "self")

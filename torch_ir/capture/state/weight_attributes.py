@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
-from torch_ir.capture.instrument import intercepted
-from torch_ir.capture.program.provenance import calling_line
-from torch_ir.capture.state.reached_code import functions_of, strings_in
+from torch_ir.capture.program.provenance import source_line
+from torch_ir.capture.state.reached_code import assigned_elsewhere, functions_of, strings_in
 from torch_ir.capture.state.side_effects import note_change
 from torch_ir.capture.walk import modules, weights
 from torch_ir.errors import ConversionError
@@ -21,18 +19,22 @@ class WeightAttributes:
     """The attributes that stand-ins of weights were given; `changed` yields those that forward has changed."""
 
     def __init__(self) -> None:
-        self._given: list[tuple[str, dict[str, Any], dict[str, Any]]] = []  # key, attributes of the stand-in, a copy
+        self._given: list[tuple[str, torch.Tensor, set[str], dict[str, Any]]] = []
 
     def give(self, key: str, weight: torch.Tensor, stand_in: torch.Tensor) -> None:
-        attributes = vars(stand_in)
-        attributes.update({name: value for name, value in vars(weight).items() if name not in attributes})
-        self._given.append((key, attributes, attributes.copy()))
+        own = set(vars(stand_in))  # which torch, or the capture itself, may change
+        given = {name: value for name, value in vars(weight).items() if name not in own}
+        vars(stand_in).update(given)
+        self._given.append((key, stand_in, own, given))
 
     def changed(self) -> Iterator[str]:
-        for key, now, before in self._given:
-            if len(now) != len(before) or any(now.get(name, now) is not value for name, value in before.items()):
-                names = [name for name in {**before, **now} if now.get(name, now) is not before.get(name, before)]
-                yield from (f"{key}.{name}" for name in names if not name.startswith("_"))
+        for key, stand_in, own, given in self._given:
+            if len(vars(stand_in)) == len(own) and not given:
+                continue
+            now = {name: value for name, value in vars(stand_in).items() if name not in own}
+            for name in {**given, **now}:
+                if now.get(name, now) is not given.get(name, given) and not name.startswith("_"):
+                    yield f"{key}.{name}"
 
 
 def refuse_attributes(model: nn.Module) -> None:
@@ -48,17 +50,10 @@ def refuse_attributes(model: nn.Module) -> None:
             )
 
 
-@contextmanager
-def attributes_noted() -> Iterator[None]:
-    """Notice attributes that the user's code sets on tensors, for a tracer that shows it other tensors."""
-
-    def note(assign: Callable[..., None], tensor: torch.Tensor, name: str, value: Any) -> None:
-        assign(tensor, name, value)
-        if name not in _SETTINGS and (line := calling_line(2)):
-            note_change(f"{name} of a tensor at {line}")
-
-    with intercepted(torch.Tensor, "__setattr__", note):
-        yield
-
-
-_SETTINGS = frozenset(("data", "grad", "requires_grad", "names"))  # attributes that are torch's own
+def note_assigned_attributes(model: nn.Module) -> None:
+    """Note lines that assign an attribute of another object than `self`, which a tracer may show another tensor."""
+    kinds = dict.fromkeys(map(type, modules(model)))
+    codes = dict.fromkeys(function.__code__ for kind in kinds for function in functions_of(kind))
+    for code in codes:
+        for name, line in assigned_elsewhere(code):
+            note_change(f"{name} at {source_line(code.co_filename, line)}")
