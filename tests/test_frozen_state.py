@@ -2,12 +2,14 @@
 
 import contextvars
 import itertools
+import os
 import random
 import threading
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy
 import pytest
@@ -122,7 +124,57 @@ def attribute(self: Any, x: Tensor) -> Tensor:
     return x * attribute.calls  # type: ignore[attr-defined]
 
 
+def byte(self: Any, x: Tensor) -> Tensor:
+    self.held[0] += 1  # byte
+    return x * self.held[0]
+
+
+def growing_subclass(self: Any, x: Tensor) -> Tensor:
+    self.held.append(1)  # growing_subclass
+    return x * len(self.held)
+
+
+def slot(self: Any, x: Tensor) -> Tensor:
+    self.held.calls += 1  # slot
+    return x * self.held.calls
+
+
+def named_tuple(self: Any, x: Tensor) -> Tensor:
+    self.held.seen.append(1)  # named_tuple
+    return x * len(self.held.seen)
+
+
+def in_class(self: Any, x: Tensor) -> Tensor:
+    Record.total += 1  # in_class
+    return x * Record.total
+
+
+def in_environment(self: Any, x: Tensor) -> Tensor:
+    os.environ["TORCH_IR_TEST"] = os.environ.get("TORCH_IR_TEST", "") + "1"  # in_environment
+    return x * len(os.environ["TORCH_IR_TEST"])
+
+
+class Items(list[int]):
+    """A list of the user's."""
+
+
+class Pair(NamedTuple):
+    seen: list[int]
+
+
+@dataclass(slots=True)
+class Record:
+    calls: int = 0
+    total: ClassVar[int] = 0
+
+
 FROZEN |= {
+    byte: (lambda: bytearray(1), "held"),
+    growing_subclass: (Items, "held"),
+    slot: (Record, "held.calls"),
+    named_tuple: (lambda: Pair([]), "held[0]"),
+    in_class: (lambda: None, "Record.total"),
+    in_environment: (lambda: None, "os.environ.TORCH_IR_TEST"),
     drawing: (lambda: random.Random(0), "held"),
     array: (lambda: numpy.zeros(1), "held"),
     fresh: (lambda: None, "FRESH"),
@@ -132,16 +184,6 @@ FROZEN |= {
 
 def advancing(self: Any, x: Tensor) -> Tensor:
     return x * next(self.held)
-
-
-def byte(self: Any, x: Tensor) -> Tensor:
-    self.held[0] += 1
-    return x * self.held[0]
-
-
-def growing_subclass(self: Any, x: Tensor) -> Tensor:
-    self.held.append(1)
-    return x * len(self.held)
 
 
 def clock(self: Any, x: Tensor) -> Tensor:
@@ -158,10 +200,6 @@ def in_context(self: Any, x: Tensor) -> Tensor:
     return x * CONTEXT.get()
 
 
-class Items(list[int]):
-    """A list of the user's."""
-
-
 LOCAL = threading.local()
 CONTEXT = contextvars.ContextVar("CONTEXT", default=0)
 # state that cannot be copied, and what it is called
@@ -169,8 +207,6 @@ OPAQUE: list[tuple[Callable[..., Any], Callable[[], Any], str]] = [
     (advancing, lambda: itertools.cycle([1.0, 2.0]), "held"),
     (advancing, lambda: iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]), "held"),
     (advancing, lambda: (float(number) for number in range(20)), "held"),
-    (byte, lambda: bytearray(1), "held"),
-    (growing_subclass, Items, "held"),
     (clock, lambda: None, "time"),
     (in_thread, lambda: None, "LOCAL"),
     (in_context, lambda: None, "CONTEXT"),

@@ -6,22 +6,30 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.backend_sweep.functions import Function
 from tests.backend_sweep.swept_pairs import pairs_of, updated
-from torch_ir import IR, BackendWarning, ExecutionError, extract_ir
+from torch_ir import IR, BackendWarning, ExecutionError, extract_ir, quantize
 from torch_ir.backends import compile, register_backend, swept, table, verifying
 from torch_ir.backends import deviations as deviations_module
 from torch_ir.backends.deviations import DEVIATION, Row
 from torch_ir.backends.swept import Swept, tables
+from torch_ir.cli.dispatch import main
+from torch_ir.ir.regroup.functions import outline
 from torch_ir.ops.schema import find_operator
 
 X = torch.ones(3)
+auto = table.find_backend("auto")
 
 
 def graph(function: Any, *inputs: Tensor) -> IR:
     return extract_ir(Function(function).eval(), inputs, strict=False)
+
+
+def _off(value: Tensor, off: float, beyond: int) -> Tensor:
+    """Add an error to every element, or to those of more rows than these."""
+    return value + off if value.dim() == 0 or value.shape[0] > beyond else value
 
 
 @pytest.fixture
@@ -30,7 +38,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[int]]]:
     monkeypatch.setattr(table, "_BACKENDS", {"torch": table.find_backend("torch")})
     verifying._warn_once.cache_clear()
 
-    def register(off: float = 0.0, version: str = "", **operators: str) -> list[int]:
+    def register(off: float = 0.0, version: str = "", beyond: int = 0, **operators: str) -> list[int]:
         installed = Swept("torch", "", {}).installed
         names = {f"aten.{name}.default": kinds for name, kinds in operators.items()}
         monkeypatch.setattr(swept, "tables", lambda: {"mine": Swept("torch", version or installed, names)})
@@ -39,7 +47,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[int]]]:
         @register_backend("mine", "the executor, and an error")
         def prepare(ir: IR, weights: Any) -> Callable[[Sequence[Any]], Sequence[Any]]:
             run = table.find_backend("torch").prepare(ir, weights)
-            return lambda values: [calls.append(1), *(value + off for value in run(values))][1:]
+            return lambda values: [calls.append(1), *(_off(value, off, beyond) for value in run(values))][1:]
 
         return calls
 
@@ -67,6 +75,56 @@ def test_a_difference_in_what_was_never_compared_is_an_error(runs: Any, compared
     with pytest.raises(ExecutionError, match=r"mine does not compute Function as the executor does: 'relu' on random"):
         compile(ir, {}, backend="mine")
     assert compile(ir, {}, backend="mine", verify=False)(X).tolist() != [1, 1, 1]
+
+
+@pytest.mark.parametrize("beyond", [0, 1], ids=["every size", "a batch of more than one"])
+def test_open_sizes_are_compared_separately(runs: Any, beyond: int) -> None:
+    """What was compared at fixed sizes is compared again where sizes are open, at two of them."""
+    runs(off=0.01, beyond=beyond, relu="float32")
+    sizes = (({0: torch.export.Dim("batch", min=1, max=64)},),)
+    ir = extract_ir(Function(torch.relu).eval(), (torch.ones(3, 2),), strict=False, dynamic_shapes=sizes)
+    with pytest.raises(ExecutionError, match=r"does not compute Function .* at batch="):
+        compile(ir, {}, backend="mine")
+    table._BACKENDS.pop("mine")
+    calls = runs(relu="float32, float32 open")
+    compile(ir, {}, backend="mine")
+    assert calls == []
+
+
+def test_operators_inside_functions_are_compared(runs: Any) -> None:
+    runs(off=0.01, relu="float32", neg="float64")
+    ir = graph(lambda x: torch.relu(x).neg(), X)
+    outline(ir, ir.nodes, "block")
+    with pytest.raises(ExecutionError, match="does not compute"):
+        compile(ir.check(), {}, backend="mine", level=None)
+
+
+def test_quantised_operators_are_compared(runs: Any) -> None:
+    model = nn.Linear(64, 4).eval()
+    quantized, _ = quantize(extract_ir(model, (torch.ones(2, 64),), strict=False), {"*": "int8"})
+    runs(off=0.01, linear="float32")
+    with pytest.raises(ExecutionError, match="does not compute"):
+        compile(quantized, model.state_dict(), backend="mine")
+
+
+def test_auto_does_not_choose_a_back_end_that_differs(runs: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    """It is compared on inputs of its own: those of the first call, all zeros, would not show the error."""
+    monkeypatch.setenv("TORCH_IR_CACHE", str(tmp_path))
+    runs(off=0.01, beyond=-1)
+    table._BACKENDS["auto"] = auto
+    monkeypatch.setattr(Tensor, "__add__", lambda one, other: one.where(one == 0, one.sub(-other)))  # zeros stay
+    compiled = compile(graph(torch.relu, X), {}, backend="auto")
+    compiled(torch.zeros(3))
+    assert compiled.backend == "torch"
+    assert "mine" in compiled.why
+
+
+def test_the_command_line_compares_too(runs: Any, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    runs(off=0.01)
+    graph(torch.relu, X).save(tmp_path / "relu.json")
+    call = ["run", str(tmp_path / "relu.json"), "--weights", "random", "--backend", "mine"]
+    assert main(call) == 1
+    assert "mine does not compute Function as the executor does" in capsys.readouterr().err
 
 
 def test_another_version_is_reported_once_and_compared(runs: Any) -> None:

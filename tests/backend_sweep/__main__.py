@@ -19,7 +19,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.backend_sweep", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--backend", required=True)
     parser.add_argument(
-        "--dtype", required=True, help="a dtype of the operator database, `functions`, `open` or `pairs`"
+        "--dtype", required=True, help="a dtype of the operator database, `functions`, `open`, `pairs` or `nodes`"
     )
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--samples", type=int, default=3)
@@ -47,10 +47,8 @@ def _name(options: argparse.Namespace) -> str:
 
 def here(options: argparse.Namespace) -> int:
     """Sweep; a file of cases that are being tried shows after a crash which ones ended the process."""
-    from tests.backend_sweep.cases import operator_cases
-    from tests.backend_sweep.functions import function_cases, open_cases
     from tests.backend_sweep.judging import CRASHED
-    from tests.backend_sweep.pairs import pair_cases
+    from tests.backend_sweep.kinds import cases_of
     from tests.backend_sweep.sweep import Outcome, swept
     from tests.proof import quiet
 
@@ -63,11 +61,7 @@ def here(options: argparse.Namespace) -> int:
     part, parts = map(int, options.part.split("/"))
     start = time.monotonic()
     with quiet(), path.open("a") as out:
-        by_hand = {"functions": function_cases, "open": open_cases}.get(options.dtype)
-        if options.dtype == "pairs":
-            found = pair_cases(part, parts)
-        else:
-            found = by_hand() if by_hand else operator_cases(options.dtype, part, parts, options.samples)
+        found = cases_of(options.dtype, part, parts, options.samples)
         cases = [case for case in found if case.name not in done]
         print(f"{_name(options)}: {len(cases)} cases in {time.monotonic() - start:.0f} s", file=sys.stderr)
         if len(suspects) == 1:

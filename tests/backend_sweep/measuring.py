@@ -21,11 +21,11 @@ def measure() -> dict[str, int | float | str]:
     """Sweep, and count the verdicts of every back end."""
     for backend in BACKENDS:
         for kind in ("functions", "open"):
-            _sweep(backend, kind, "0/1")
+            sweep(backend, kind, "0/1")
         parts, swept = PARTS[backend]
         for dtype in ("pairs", *DTYPES):
             for part in range(0, parts, parts // swept):
-                _sweep(backend, dtype, f"{part}/{parts}")
+                sweep(backend, dtype, f"{part}/{parts}")
     return figures(FOLDER)
 
 
@@ -42,6 +42,8 @@ def figures(folder: Path) -> dict[str, int | float | str]:
     return made
 
 
-def _sweep(backend: str, dtype: str, part: str) -> None:
+def sweep(backend: str, dtype: str, part: str) -> Path:
+    """Sweep one part, unless its records exist, and return the file of records."""
     command = ["--backend", backend, "--dtype", dtype, "--part", part, "--samples", "2", "-o", str(FOLDER)]
     subprocess.run([sys.executable, "-m", "tests.backend_sweep", *command], check=True)
+    return FOLDER / f"{backend}-{dtype}-{part.replace('/', 'of')}.jsonl"

@@ -101,8 +101,9 @@ def _divided(backend: str, cases: Sequence[Case], said: str, verdict: str) -> It
 
 
 def _compiled(backend: str, cases: Sequence[Case]) -> Any:
+    """Compile without the comparison with the executor, which would refuse what has no row in the table."""
     with _time_limit(240):
-        return compile(merged([case.ir for case in cases]), {}, backend=backend, level=None)
+        return compile(merged([case.ir for case in cases]), {}, backend=backend, level=None, verify=False)
 
 
 def _names(cases: Sequence[Case]) -> list[str]:

@@ -1,9 +1,10 @@
 """Write the operators and dtypes that the records of the sweep cover: `swept.json`, which `compile` reads.
 
-python -m tests.backend_sweep.swept_pairs RECORDS...
+python -m tests.backend_sweep.swept_pairs [RECORDS...]
 
-An operator counts as compared in a combination of dtypes if a case with it returned what eager returns, and none is
-silently wrong. What the file had before is kept, unless another version of the back end is installed now.
+Without records, the nodes of usual models are swept first, in every back end. An operator counts as compared in a
+combination of dtypes if a case with it returned what eager returns, and none is silently wrong. What the file had
+before is kept, unless another version of the back end is installed now.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from typing import Any
 
 from tests.backend_sweep.coverage import SILENT, verdict
 from tests.backend_sweep.judging import ROUNDING, SAME
+from tests.backend_sweep.measuring import BACKENDS, sweep
 from tests.backend_sweep.table import PACKAGES, Record, records
-from torch_ir.backends.swept import TABLE
+from torch_ir.backends.swept import TABLE, combination
 
 Pairs = dict[str, dict[str, set[str]]]  # back end -> operator -> combinations of dtypes
 
@@ -33,7 +35,8 @@ def pairs_of(found: Iterable[Record]) -> Pairs:
         if kind in (SAME, ROUNDING, SILENT):
             for node in record["nodes"]:
                 kinds = (wrong if kind == SILENT else right)[record["backend"]]
-                kinds[node["op"]].add(" ".join(sorted({*node["dtypes"], *node["made"]})))
+                is_open = any(isinstance(size, str) for shape in node["shapes"] for size in shape)
+                kinds[node["op"]].add(combination([*node["dtypes"], *node["made"]], is_open))
     return {
         backend: {name: left for name, kinds in operators.items() if (left := kinds - wrong[backend][name])}
         for backend, operators in right.items()
@@ -57,8 +60,9 @@ def updated(held: dict[str, Any], fresh: Pairs) -> dict[str, Any]:
 
 
 def main() -> int:
+    files = list(map(Path, sys.argv[1:])) or [sweep(backend, "nodes", "0/1") for backend in BACKENDS]
     held = json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {}
-    content = updated(held, pairs_of(records(map(Path, sys.argv[1:]))))
+    content = updated(held, pairs_of(records(files)))
     TABLE.write_text(json.dumps(content, indent=0) + "\n", encoding="utf-8")
     for backend, record in content.items():
         count = sum(text.count(",") + 1 for text in record["operators"].values())

@@ -42,6 +42,7 @@ SPOKEN = (
     "the graph runs only if",
     "are unknown: they were built on meta",
     "reads the class of a tensor",
+    "the graph is specialised to that value",
 )
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch_ir.backends.choices import Choice, Choices, key_of
 from torch_ir.backends.deviations import refusal
 from torch_ir.backends.table import Backend, Run, installed_backends, register_backend
+from torch_ir.backends.verifying import verify_unswept
 from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR
 from torch_ir.run.benchmark import Action, bench
@@ -82,6 +83,11 @@ class Auto:
                 continue
             _log.info("measuring %s", name)
             other = _Lazy(challenger, self._ir, self._weights)
+            try:
+                verify_unswept(name, other, self._ir, self._ir, self._weights)
+            except TorchIRError as error:
+                failed[name] = str(error)
+                continue
             found = bench({best: partial(_on, run, values), name: partial(_on, other, values)}, _ROUNDS)
             theirs, ours = found[name], found[best]
             if isinstance(theirs, str) or isinstance(ours, str):

@@ -1,13 +1,14 @@
 """The operators and dtypes in which each back end was compared with eager: `swept.json`, by tests/backend_sweep.
 
-A graph with anything else is compared with the executor when it is compiled, as is every graph where another version
-of the back end is installed than the one that was compared.
+Fixed and open sizes are compared separately, since runtimes have other code for open ones. A graph with anything else
+is compared with the executor when it is compiled, as is every graph where another version of the back end is installed
+than the one that was compared.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import metadata
@@ -23,7 +24,7 @@ TABLE = Path(__file__).parent / "swept.json"
 
 @dataclass(frozen=True)
 class Swept:
-    """What was compared of one back end: by operator, the combinations of dtypes, as `bool float32, float32`."""
+    """What was compared of one back end: by operator, the combinations of dtypes, as `bool float32, float32 open`."""
 
     package: str
     version: str
@@ -35,13 +36,19 @@ class Swept:
         return metadata.version(self.package).partition("+")[0]
 
     def has(self, node: OpNode) -> bool:
-        """Whether an operator was compared in exactly the dtypes of a node."""
+        """Whether an operator was compared in exactly the dtypes of a node, and with open sizes if it has such."""
         return dtypes_of(node) in self.operators.get(node.op_type, "").split(", ")
 
 
 def dtypes_of(node: OpNode) -> str:
-    """Return the dtypes of a node's inputs and outputs, each once, in alphabetical order."""
-    return " ".join(sorted({tensor.dtype for tensor in (*node.inputs, *node.outputs)}))
+    """Return the dtypes of a node's inputs and outputs, and whether one of them has an open size."""
+    tensors = (*node.inputs, *node.outputs)
+    return combination((tensor.dtype for tensor in tensors), any(not tensor.is_static for tensor in tensors))
+
+
+def combination(dtypes: Iterable[str], is_open: bool) -> str:
+    """Return each dtype once, in alphabetical order, then `open` if a size is open."""
+    return " ".join([*sorted(set(dtypes)), *(["open"] if is_open else [])])
 
 
 @cache

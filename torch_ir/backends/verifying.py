@@ -75,8 +75,8 @@ def verify(
 def verify_unswept(name: str, run: Run, compiled: IR, ir: IR, weights: Mapping[str, Weight]) -> None:
     """Compare a back end with the executor if the compiled graph has operators in dtypes that were never compared.
 
-    This is cheaper than `verify`: one choice of sizes, and no equal elements where the back end is known to order them
-    differently. The executor does not run on a GPU here, where it may need as much memory again.
+    This is cheaper than `verify`: two choices of open sizes, and no equal elements where the back end is known to order
+    them differently. The executor does not run on a GPU here, where it may need as much memory again.
     """
     lacking = unswept(compiled, name)
     if not lacking:
@@ -89,7 +89,7 @@ def verify_unswept(name: str, run: Run, compiled: IR, ir: IR, weights: Mapping[s
     else:
         _log.info("%s was never compared with torch in %s; comparing the graph now", name, ", ".join(lacking))
     try:
-        verify(name, run, ir, weights, points=1, ties=not may_deviate(compiled, name))
+        verify(name, run, ir, weights, points=2, ties=not may_deviate(compiled, name))
     except CannotCompareError as error:
         text = f"{name} was never compared with torch in {', '.join(lacking)}, and cannot be here: {error}"
         warnings.warn(text, BackendWarning, stacklevel=3)

@@ -6,21 +6,24 @@ Whoever searches the objects that a model can reach uses these functions, and de
 from __future__ import annotations
 
 import functools
+import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterator
-from types import CellType, FunctionType, MethodType
+from collections.abc import Iterator, Mapping, MutableMapping
+from types import CellType, FunctionType, MemberDescriptorType, MethodType
 from typing import Any
 
 # Exactly these types are copied and restored: a subclass may override `copy` or `clear`.
 TABLES = (dict, OrderedDict, defaultdict, Counter)
 CONTAINERS = frozenset((list, set, deque, *TABLES))
 ABSENT = object()  # in place of a value where there is none
+_PLAIN_KEYS = frozenset((str, int, float, bool, bytes, type(None)))
 
 
 def held_by(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield each object that another holds, with its key, index or name; a function holds its closure and defaults."""
     if isinstance(value, dict):
         yield from list(dict.items(value))
+        yield from (("a key", key) for key in list(value) if type(key) not in _PLAIN_KEYS)
     elif isinstance(value, (list, tuple, set, frozenset, deque)):
         yield from enumerate(list(value))
     elif isinstance(value, FunctionType):
@@ -30,8 +33,56 @@ def held_by(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from (("__self__", value.__self__), ("__func__", value.__func__))
     elif isinstance(value, functools.partial):
         yield from enumerate((value.func, *value.args, *value.keywords.values()))
-    if isinstance(attributes := getattr(value, "__dict__", None), dict):
+    elif isinstance(value, weakref.ref):
+        yield "its object", value()
+    for attributes in attribute_tables(value):
         yield from list(attributes.items())
+
+
+def attribute_tables(value: Any) -> Iterator[MutableMapping[str, Any]]:
+    """Yield the `__dict__` of an object, and its slots as a table."""
+    if isinstance(attributes := getattr(value, "__dict__", None), dict):
+        yield attributes
+    if members := _slots_of(type(value)):
+        yield Slots(value, members)
+
+
+class Slots(MutableMapping[str, Any]):
+    """The slots of an object that have a value; assigns them even in a frozen data class."""
+
+    def __init__(self, holder: Any, members: Mapping[str, MemberDescriptorType]) -> None:
+        self._holder, self._members = holder, members
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._members[name].__get__(self._holder)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._members[name].__set__(self._holder, value)
+
+    def __delitem__(self, name: str) -> None:
+        self._members[name].__delete__(self._holder)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._members if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+_known_slots: weakref.WeakKeyDictionary[type, Mapping[str, MemberDescriptorType]] = weakref.WeakKeyDictionary()
+
+
+def _slots_of(kind: type) -> Mapping[str, MemberDescriptorType]:
+    """Return the slots of the Python classes among the bases of a class, those of the class itself last."""
+    found = _known_slots.get(kind)
+    if found is None:
+        own = [vars(base).items() for base in reversed(kind.__mro__) if "__slots__" in vars(base)]
+        found = {name: member for items in own for name, member in items if isinstance(member, MemberDescriptorType)}
+        _known_slots[kind] = found
+    return found
 
 
 def cells_of(function: FunctionType) -> Iterator[tuple[str, CellType, Any]]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import nn
 
-from torch_ir.ops.references import TABLES, cells_of, held_by
+from torch_ir.ops.references import TABLES, attribute_tables, cells_of, held_by
 
 # Objects of these packages are not searched: models do not keep state in them.
 _FOREIGN = frozenset((*sys.stdlib_module_names, "torch", "numpy"))
@@ -24,7 +24,9 @@ class Reachable:
     """The objects reachable from a model through attributes, containers, closures and bound methods, each once."""
 
     def __init__(self, root: Any) -> None:
-        self.tables: list[dict[Any, Any]] = []  # dicts, and the attributes of modules and other objects
+        self.tables: list[
+            MutableMapping[Any, Any]
+        ] = []  # dicts, and the attributes and slots of modules and other objects
         self.sequences: list[list[Any] | deque[Any]] = []
         self.sets: list[set[Any]] = []
         self.cells: list[CellType] = []
@@ -61,9 +63,8 @@ class Reachable:
         self._pending += [held for _, held in held_by(value)]
 
     def _visit_object(self, value: Any) -> None:
-        attributes = getattr(value, "__dict__", None)
-        if isinstance(attributes, dict):
-            self._pending.append(attributes)
+        for attributes in attribute_tables(value):
+            self._pending.append(attributes) if isinstance(attributes, dict) else self.tables.append(attributes)
         kind = type(value)
         if id(kind) not in self._seen:
             self._seen[id(kind)] = kind

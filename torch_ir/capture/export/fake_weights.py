@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from torch_ir.capture.state.side_effects import note_change
+from torch_ir.capture.state.weight_attributes import WeightAttributes
 from torch_ir.capture.walk import modules, own_attributes, weights
 from torch_ir.ops.tensor_subclasses import is_made_of_others
 from torch_ir.ops.torch_internals import (
@@ -34,6 +36,7 @@ def weight_free(model: nn.Module) -> Iterator[tuple[FakeTensorMode, Collection[t
     """
     mode = fake_mode()
     fakes: dict[int, torch.Tensor] = {}
+    attributes = WeightAttributes()
     swapped: list[tuple[MutableMapping[str, Any], str, Any]] = []
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
@@ -67,12 +70,15 @@ def weight_free(model: nn.Module) -> Iterator[tuple[FakeTensorMode, Collection[t
             is_swapped_already = weight.table[weight.name] is not weight.tensor  # in a shared module
             if not is_swapped_already and (weight.kind != "temporary" or _is_blank(weight.tensor)):
                 swap(weight.table, weight.name, fake(weight.tensor))
+                attributes.give(weight.key, weight.tensor, fake(weight.tensor))
         for module in modules(model):
             for name, value in own_attributes(module):
                 if isinstance(value, (torch.Tensor, list, tuple, dict)):
                     swap_attribute(vars(module), name, value)
         yield mode, fakes.values()
     finally:
+        for name in attributes.changed():
+            note_change(name)
         for table, name, old in reversed(swapped):
             if old is _ABSENT:
                 table.pop(name, None)

@@ -36,6 +36,7 @@ from torch_ir.capture.state.layout_questions import LAYOUT, layout_questions
 from torch_ir.capture.state.side_effects import constants_kept, drop_failed_calls, left_as_it_was
 from torch_ir.capture.state.tensor_leaks import contained
 from torch_ir.capture.state.tensor_memory import DataAttribute, refuse_set_memory
+from torch_ir.capture.state.weight_attributes import note_assigned_attributes, refuse_attributes
 from torch_ir.capture.walk import modules, walk
 from torch_ir.errors import Cause, ConversionError, ExportError
 from torch_ir.ir import IR
@@ -92,6 +93,8 @@ def trace(
     in_strict_mode: bool = False,
 ) -> ExportedProgram:
     """Run `torch.export`, and explain its errors."""
+    refuse_attributes(model)
+    note_assigned_attributes(model)
     with weight_free(model) as (mode, fakes), ExitStack() as stack:
         if path is not None:
             stack.enter_context(ForcedOutcomes(path))

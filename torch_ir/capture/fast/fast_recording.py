@@ -28,6 +28,7 @@ from torch_ir.capture.state.default_dtype import write_default_dtypes
 from torch_ir.capture.state.layout_questions import layout_questions
 from torch_ir.capture.state.side_effects import left_as_it_was
 from torch_ir.capture.state.tensor_leaks import contained
+from torch_ir.capture.state.weight_attributes import WeightAttributes
 from torch_ir.capture.walk import modules
 from torch_ir.errors import ExportError, TorchIRError
 from torch_ir.ir import IR
@@ -190,11 +191,13 @@ def _as_ghosts(assembly: Assembly) -> Iterator[None]:
     """Replace every parameter and buffer by a ghost; restore the originals at the end."""
     swapped: list[tuple[MutableMapping[str, Any], str, Any]] = []
     ghosts: list[Ghost] = []
+    attributes = WeightAttributes()
     others: list[tuple[MutableMapping[str, Any], str, Any]] = []
     try:
         for table, name, ghost in assembly.weights():
             swapped.append((table, name, table[name]))
             ghosts.append(ghost)
+            attributes.give(name, table[name], ghost)
             table[name] = ghost
         for table, name, value in list(assembly.held_elsewhere()):
             others.append((table, name, table[name]))
@@ -203,6 +206,8 @@ def _as_ghosts(assembly: Assembly) -> Iterator[None]:
         for (table, name, tensor), ghost in zip(swapped, ghosts, strict=True):
             if table.get(name) is not ghost or ghost.requires_grad is not tensor.requires_grad:
                 raise NotCoveredError("forward replaces a parameter or buffer, or changes its requires_grad")
+        if name := next(attributes.changed(), ""):
+            raise NotCoveredError(f"forward changes {name}, an attribute of a parameter or buffer")
     finally:
         for table, name, old in reversed((*swapped, *others)):
             table[name] = old

@@ -121,6 +121,11 @@ class Recorder:
     def _leave(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Pass data to code outside torch: the values, or zeros if there are none."""
         with self._paused():
+            if self.tape.node_of(args[0]) in self.untracked.constants and _memory_of(args[0]) in self.written:
+                place = self._place()
+                raise ConversionError(
+                    f"{place}: forward reads the values of a tensor that it writes to; register the tensor as a buffer"
+                )
             values = self.untracked.leave(self.tape, args[0])
             with unset_fake_temporarily():
                 return func(values, *args[1:], **kwargs)
@@ -284,6 +289,10 @@ class Recorder:
     def _place(self) -> str:
         """Return the user's innermost line, which may be in a function that forward calls."""
         return user_line(users_frame(sys._getframe(1), Recorder.run.__code__))
+
+
+def _memory_of(tensor: torch.Tensor) -> Any:
+    return None if isinstance(tensor, FakeTensor) else storage_key(tensor.untyped_storage())
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it

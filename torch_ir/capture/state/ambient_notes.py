@@ -23,6 +23,7 @@ from torch_ir.ops.effects import is_random
 _QUESTIONS = (
     "is_grad_enabled", "is_inference_mode_enabled", "get_default_dtype", "get_default_device", "is_autocast_enabled",
     "get_autocast_dtype", "are_deterministic_algorithms_enabled", "get_float32_matmul_precision", "initial_seed",
+    "get_num_threads", "get_num_interop_threads", "is_anomaly_enabled", "is_warn_always_enabled",
 )  # fmt: skip
 _SEEDING = ("manual_seed", "seed", "set_rng_state")
 

@@ -13,7 +13,7 @@ from types import CodeType
 from torch import nn
 
 from torch_ir.capture.program.provenance import source_line
-from torch_ir.capture.state.python_state import functions_of
+from torch_ir.capture.state.reached_code import functions_of
 from torch_ir.capture.walk import modules
 
 _CLASSES = frozenset(("Parameter", "Tensor", "Buffer", "UninitializedParameter"))

@@ -34,6 +34,7 @@ from torch_ir.ops.fast_paths import uncompiled
 from torch_ir.ops.torch_internals import pytree
 
 _MOST_NAMES = 4
+_UNKNOWN = "an object that was not found"  # where only the results of a second run differ
 
 
 def with_state_checked(model: nn.Module, call: Call, capture: Callable[[], IR]) -> IR:
@@ -52,11 +53,11 @@ def with_state_checked(model: nn.Module, call: Call, capture: Callable[[], IR]) 
 def _frozen(model: nn.Module, call: Call, changes: Iterable[str]) -> dict[str, str]:
     """Return the names of state that the next call would find changed, with the lines that change it."""
     with capturing(), contained(model) as tensors, tensors.of_every_mode():
-        found = _changed_by_second_call(model, call)
+        found = _changed_by_second_call(model, call, changes)
     return dict.fromkeys(changes, "") if found is None else found
 
 
-def _changed_by_second_call(model: nn.Module, call: Call) -> dict[str, str] | None:
+def _changed_by_second_call(model: nn.Module, call: Call, changes: Iterable[str]) -> dict[str, str] | None:
     """Return the same from two runs without values; None for a model that cannot run without values."""
     try:
         with _fake_runs(model, call) as run:
@@ -70,7 +71,7 @@ def _changed_by_second_call(model: nn.Module, call: Call) -> dict[str, str] | No
             finally:
                 state.restore()
             if first != second and not seen:
-                return {written(path): "" for path in state.opaque}
+                return dict.fromkeys([written(path) for path in state.opaque] or changes or [_UNKNOWN], "")
             found = seen if first != second else [*_from_the_start(again, seen)]
             return dict.fromkeys((change.name for change in found), "") | _lines(run, state, found)
     except Exception:

@@ -1,34 +1,37 @@
 """A snapshot of the Python state that a model can reach, to list and undo the changes of a run.
 
-State is found in attributes of modules, in the containers and objects that these hold, in closures and defaults of
-functions, in class attributes, and in globals that forward, and the functions that it calls by name, use. Some state
-cannot be copied, such as that of iterators: whether a run changed it shows only in what the next run computes.
+State is found in attributes and slots of modules, in the containers and objects that these hold, in closures and
+defaults of functions, in class attributes, and in members of modules and classes that forward, and the functions that
+it calls by name, use. Some state cannot be copied, such as that of iterators and files: whether a run changed it shows
+only in what the next run computes.
 """
 
 from __future__ import annotations
 
-import dis
 import functools
 import itertools
 import operator
+import os
 import random
 import sys
 import threading
+import weakref
 from array import array
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from enum import Enum
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 from torch_ir.capture.program.provenance import is_users, is_users_module
+from torch_ir.capture.state.reached_code import functions_of, methods_of, names_in, uses_of
 from torch_ir.capture.walk import walk
-from torch_ir.ops.references import ABSENT, CONTAINERS, TABLES, cells_of, content_of, held_by
+from torch_ir.ops.references import ABSENT, TABLES, attribute_tables, cells_of, content_of, held_by
 from torch_ir.ops.torch_internals import MODULE_TABLES, buffer_table, parameter_table
 
 _PLAIN = frozenset(
@@ -82,17 +85,29 @@ class PythonState:
         self._slots: set[int] = set()  # tables of weights, where assigning a tensor of equal type is not a change
         self.tensors: list[tuple[_Path, torch.Tensor]] = []  # other than weights
         self.opaque: list[_Path] = []  # holders of state that cannot be copied
-        self._namespaces: list[tuple[Any, Any]] = []  # of functions that call globals()
+        self._namespaces: list[tuple[_Path, Any, Any]] = []  # globals that are read by globals(); the environment
         self._flags: list[tuple[_Path, _Flag, torch.Tensor, bool]] = []
-        classes: dict[type, None] = {}
+        self._classes: list[tuple[type, dict[str, Any]]] = []
+        self._kinds: dict[type, None] = {}  # of objects
         paths: dict[nn.Module, str] = {}
         for path, module in walk(model):
             paths.setdefault(module, path)
+        self._seen.update(map(id, paths))
         for module, path in paths.items():
             self._see_module(module, path)
-            classes[type(module)] = None
-        for kind in classes:
+        kinds = dict.fromkeys(map(type, paths))
+        called = set[str]()
+        for kind in kinds:
             self._see_class(kind)
+            functions = functions_of(kind)
+            called.update(*(names_in(function.__code__).attributes for function in functions))
+            for function in functions:
+                self._see(function, ())
+        while self._kinds:  # seeing one may find others
+            kind = self._kinds.popitem()[0]
+            self._see_class(kind)
+            for function in methods_of(kind, frozenset(called)):
+                self._see(function, ())
 
     def changes(self, tables: Sequence[Table] | None = None) -> list[Change]:
         """Return the changes, in the order of the search; `tables` are those that changed, if known."""
@@ -101,8 +116,10 @@ class PythonState:
             found += _differences(path, table, copy)
         found += [Change(path, held, ABSENT, content) for path, held, content in self._contents]
         found += [Change(path, table, name, old) for path, table, name, old in self._globals]
-        for table, copy in self._namespaces:
-            found += [change for change in _differences((), table, copy) if change.now() is not change.old]
+        for path, table, copy in self._namespaces:
+            found += _differences(path, table, copy)
+        for kind, copy in self._classes:
+            found += _class_changes(kind, copy)
         found += [
             Change((*path, "requires_grad"), flag, "flag", old)
             for path, flag, _, old in self._flags
@@ -138,12 +155,15 @@ class PythonState:
                 table.pop(name, None)
             elif table.get(name, ABSENT) is not old:
                 table[name] = old
-        for table, copy in self._namespaces:  # one by one, as other threads may read them
-            for change in _differences((), table, copy):
+        for path, table, copy in self._namespaces:  # one by one, as other threads may read them
+            for change in filter(Change.is_still_there, _differences(path, table, copy)):
                 if change.old is ABSENT:
                     table.pop(change.key)
-                elif change.now() is not change.old:
+                elif change.key is not ABSENT:
                     table[change.key] = change.old
+        for kind, copy in self._classes:
+            for change in _class_changes(kind, copy):
+                delattr(kind, change.key) if change.old is ABSENT else setattr(kind, change.key, change.old)
         for _, _, tensor, flag in self._flags:
             if tensor.requires_grad is not flag:
                 tensor.requires_grad_(flag)
@@ -153,15 +173,12 @@ class PythonState:
     def _see_module(self, module: nn.Module, path: str) -> None:
         attributes = module.__dict__
         where: _Path = (path,) if path else ()
-        self._seen.add(id(module))
         self._tables.append((where, attributes, attributes.copy()))
         for name, value in attributes.items():
             if type(value) in _PLAIN:
                 continue
             if type(value) in TABLES and not value:
                 self._empty.append(value)
-            elif isinstance(value, torch.Tensor):
-                self.tensors.append(((*where, name), value))
             elif name in _REGISTERED and type(value) in TABLES:  # those of a scripted module are of another type
                 self._tables.append((where, value, value.copy()))
             elif not isinstance(value, nn.Module):
@@ -170,19 +187,24 @@ class PythonState:
         for name, weight in parameter_table(module).items():
             if weight is not None and isinstance(parameter_table(module), dict):
                 self._flags.append(((*where, name), _Flag(parameter_table(module), name), weight, weight.requires_grad))
+                if type(weight) in _PLAIN_TENSORS:
+                    self._tables.append(((*where, name), vars(weight), vars(weight).copy()))
 
     def _see(self, value: Any, path: _Path) -> None:
         kind = type(value)
-        if kind in _PLAIN or id(value) in self._seen or len(self._seen) > _MOST:
+        if kind in _PLAIN or id(value) in self._seen or len(self._seen) > _MOST or isinstance(value, Enum):
             return
         self._seen.add(id(value))
         if isinstance(value, torch.Tensor):
             self.tensors.append((path, value))
+            if kind in _PLAIN_TENSORS:
+                self._tables.append((path, vars(value), vars(value).copy()))
             return
         if kind in TABLES:
             self._tables.append((path, value, value.copy()))
-        elif kind in CONTAINERS:
-            self._contents.append((path, value, value.copy()))
+        elif isinstance(value, _BUILT_IN):
+            self._contents.append((path, value, _content(value)))
+            self._tables += [(path, table, dict(table)) for table in attribute_tables(value)]
         elif kind is FunctionType:
             self._see_function(value, path)
             return
@@ -198,9 +220,13 @@ class PythonState:
         elif _is_opaque(value):
             self.opaque.append(path)
             return
-        elif _is_users_class(kind) and isinstance(getattr(value, "__dict__", None), dict):
-            self._tables.append((path, value.__dict__, value.__dict__.copy()))
-        elif kind is not tuple and kind is not functools.partial:
+        elif _is_users_class(kind) or kind.__module__ in _FOLLOWED or isinstance(value, nn.Module):
+            tables = list(attribute_tables(value))
+            self._tables += [(path, table, dict(table)) for table in tables]
+            self._kinds[kind] = None
+            if not tables and not isinstance(value, _HOLDERS):
+                self.opaque.append(path)
+        elif not isinstance(value, _HOLDERS):
             return
         for key, held in held_by(value):
             if type(held) not in _PLAIN:
@@ -219,47 +245,53 @@ class PythonState:
         self._see_globals(function)
 
     def _see_class(self, kind: type) -> None:
-        for base in filter(_is_users_class, kind.__mro__):
-            for name, value in vars(base).items():
-                if isinstance(value, _SIMPLE) and not name.startswith("__"):
-                    self._globals.append(((base.__name__, name), _ClassTable(base), name, value))
-                elif type(value) in CONTAINERS and not name.startswith("__"):
-                    self._see(value, (base.__name__, name))
-        for function in functions_of(kind):
-            self._see_function(function, ())
+        for base in kind.__mro__ if id(kind) not in self._seen else ():
+            if id(base) not in self._seen and _is_users_class(base):
+                self._seen.add(id(base))
+                self._classes.append((base, dict(vars(base))))
+                for name, value in self._classes[-1][1].items():
+                    if not name.startswith("__") and type(value) not in _PLAIN and type(value) is not FunctionType:
+                        self._see_member(value, (base.__name__, name))
 
     def _see_globals(self, function: FunctionType) -> None:
-        table = function.__globals__
-        stored, loaded = _global_names(function.__code__)
-        self._globals += [((name,), table, name, table.get(name, ABSENT)) for name in stored]
-        if "globals" in loaded and all(table is not known for known, _ in self._namespaces):
-            self._namespaces.append((table, table.copy()))
-        for name in loaded:
-            value = table.get(name)
-            if isinstance(value, _CONTEXTS) or getattr(value, "__name__", None) in _DRAWING:
-                self.opaque.append((name,))
-            elif type(value) in CONTAINERS or (_is_users_class(type(value)) and not isinstance(value, nn.Module)):
-                self._see(value, (name,))
+        table, uses = function.__globals__, uses_of(function)
+        self._globals += [((name,), table, name, table.get(name, ABSENT)) for name in uses.stored]
+        self.opaque += [(name,) for name in uses.outside]
+        if uses.has_globals:
+            self._see_namespace(table, ())
+        if uses.has_environment:
+            self._see_namespace(os.environ, ("os", "environ"))
+        for name in uses.objects:
+            self._see_member(table.get(name), (name,))
+        for member in uses.members:
+            value = member.value()
+            if isinstance(member.owner, type):
+                self._see_class(member.owner)
+            else:
+                self._globals.append((member.path, vars(member.owner), member.name, value))
+            self._see_member(value, member.path)
+
+    def _see_namespace(self, table: Any, path: _Path) -> None:
+        if id(table) not in self._seen:
+            self._seen.add(id(table))
+            self._namespaces.append((path, table, dict(table)))
+
+    def _see_member(self, value: Any, path: _Path) -> None:
+        """See a member of a module or class; its functions and classes only as far as names in the code lead there."""
+        kind = type(value)
+        if isinstance(value, _CONTEXTS):
+            self.opaque.append(path)
+        elif kind not in _PLAIN and kind is not FunctionType and not isinstance(value, type):
+            self._see(value, path)
 
 
+_PLAIN_TENSORS = frozenset((torch.Tensor, nn.Parameter))
+_HOLDERS = (tuple, functools.partial, weakref.ref)
+_FOLLOWED = frozenset(("types", "collections", "weakref", "argparse", "queue"))  # of the standard library
 _REGISTERED = frozenset(MODULE_TABLES)
-_BUILT_IN = (list, dict, set, deque, bytearray, array)  # other types than the known containers: subclasses of these
+# containers, and subclasses of them, which are copied and restored without calling methods of the subclass
+_BUILT_IN: tuple[Any, ...] = (OrderedDict, dict, list, set, deque, bytearray, array)
 _CONTEXTS = (ContextVar, threading.local)
-_DRAWING = frozenset(("random", "time", "secrets", "uuid", "datetime"))  # modules that return something else each time
-_SIMPLE = (bool, int, float, str, type(None))
-
-
-class _ClassTable:
-    """The attributes of a class, which are assigned with setattr."""
-
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return vars(self.kind).get(name, default)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        setattr(self.kind, name, value)
 
 
 class _Flag:
@@ -275,7 +307,18 @@ class _Flag:
 
 def _differences(path: _Path, table: Any, copy: Any) -> list[Change]:
     keys = dict.fromkeys((*copy, *table))
+    if path and len(keys) == len(copy) == len(table) and [*copy] != [*table]:
+        return [Change(path, table, ABSENT, copy)]  # their order
     return [Change((*path, _key(key)), table, key, copy.get(key, ABSENT)) for key in keys]
+
+
+def _class_changes(kind: type, copy: dict[str, Any]) -> list[Change]:
+    """Return the attributes of a class that are other objects now; Python itself sets some with double underscores."""
+    now = vars(kind)
+    if len(now) == len(copy) and all(map(operator.is_, now.values(), copy.values())):
+        return []
+    found = [Change((kind.__name__, name), now, name, copy.get(name, ABSENT)) for name in dict.fromkeys((*copy, *now))]
+    return [change for change in found if change.now() is not change.old and not change.key.startswith("__")]
 
 
 def _is_alike(one: Any, other: Any) -> bool:
@@ -295,7 +338,11 @@ def _content(held: Any) -> Any:
         return held.getstate()
     if _is_numbers(held):
         return held.tobytes()
-    return repr(held) if isinstance(held, itertools.count) else held.copy()
+    if isinstance(held, itertools.count):
+        return repr(held)
+    base = next(base for base in _BUILT_IN if isinstance(held, base))
+    items = base.items(held) if issubclass(base, dict) else base.__iter__(held)
+    return dict(items) if issubclass(base, dict) else set(items) if base is set else list(items)
 
 
 def _is_numbers(value: Any) -> bool:
@@ -312,9 +359,14 @@ def _fill(held: Any, content: Any) -> None:
         held.setstate(content)
     elif _is_numbers(held):
         held[...] = sys.modules["numpy"].frombuffer(content, held.dtype).reshape(held.shape)
+    elif isinstance(held, array):
+        held[:] = array(held.typecode, content)
+    elif isinstance(held, bytearray):
+        held[:] = bytearray(content)
     elif not isinstance(held, itertools.count):  # a counter cannot be reset
-        held.clear()
-        held.update(content) if isinstance(held, set) else held.extend(content)
+        base = next(base for base in _BUILT_IN if isinstance(held, base))
+        base.clear(held)
+        (base.extend if base in (list, deque) else base.update)(held, content)
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -344,58 +396,6 @@ def _is_users_class(kind: type) -> bool:
 def _is_opaque(value: Any) -> bool:
     """Whether a value has state that cannot be copied, or not without code of its class."""
     kind = type(value)
-    if isinstance(value, _BUILT_IN) or kind.__module__.startswith("numpy.random"):
+    if kind.__module__.startswith("numpy.random"):
         return True
     return isinstance(value, Iterator) and not hasattr(value, "__dict__")
-
-
-_known_functions: WeakKeyDictionary[type, Sequence[FunctionType]] = WeakKeyDictionary()
-
-
-def functions_of(kind: type) -> Sequence[FunctionType]:
-    """Return `forward` of a user's class, and the user's functions that it calls by name, directly or indirectly."""
-    found = _known_functions.get(kind)
-    if found is None:
-        found = _known_functions[kind] = tuple(_reached(kind))
-    return found
-
-
-def _reached(kind: type) -> list[FunctionType]:
-    start = getattr(kind, "forward", None)
-    waiting = [start] if isinstance(start, FunctionType) else []
-    found: dict[CodeType, FunctionType] = {}
-    while waiting and len(found) < 200:
-        function = waiting.pop()
-        code = function.__code__
-        if code in found or not is_users(code.co_filename):
-            continue
-        found[code] = function
-        for name in _names(code):
-            value = getattr(kind, name, None) or function.__globals__.get(name)
-            if isinstance(value, property):
-                value = value.fget
-            if isinstance(value, FunctionType):
-                waiting.append(value)
-    return list(found.values())
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names of globals and attributes in a function and in its nested functions."""
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names(inner)
-
-
-@functools.lru_cache(maxsize=4096)
-def _global_names(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the globals that a function assigns, and those that it reads."""
-    stored: dict[str, None] = {}
-    loaded: dict[str, None] = {}
-    for inner in (code, *(const for const in code.co_consts if isinstance(const, CodeType))):
-        for instruction in dis.get_instructions(inner):
-            if instruction.opname == "STORE_GLOBAL":
-                stored[instruction.argval] = None
-            elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-                loaded[instruction.argval] = None
-    return tuple(stored), tuple(loaded)

@@ -50,6 +50,12 @@ def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False, is_blin
             hook.remove()
 
 
+def note_change(name: str) -> None:
+    """Notify an observer that a capture changed state of this name."""
+    if (observed := _observed.get()) is not None:
+        observed.names[name] = None
+
+
 @contextmanager
 def observed_changes() -> Iterator[Observed]:
     """Yield a record of the state that captures change inside this context."""

@@ -1,0 +1,249 @@
+"""The code that a model runs, as far as names show it: functions, and the names of globals and attributes in them."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import os
+from collections.abc import Iterator, Sequence
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from torch_ir.capture.program.provenance import is_users, is_users_module
+from torch_ir.ops.references import ABSENT, cells_of
+
+_MOST = 200  # functions reached from one class
+_IMPLICIT = frozenset(
+    f"__{name}__"
+    for name in [
+        "call",
+        "enter",
+        "exit",
+        "get",
+        "set",
+        "getattr",
+        "getattribute",
+        "setattr",
+        "getitem",
+        "setitem",
+        "iter",
+        "next",
+        "len",
+        "contains",
+        "bool",
+        "eq",
+        "hash",
+        "add",
+        "radd",
+        "iadd",
+        "mul",
+        "rmul",
+        "int",
+        "float",
+        "index",
+    ]
+)
+_DEPTH = 3  # of modules in modules
+_known_functions: WeakKeyDictionary[type, Sequence[FunctionType]] = WeakKeyDictionary()
+
+
+class Names(NamedTuple):
+    """The names in a function and in those nested in it."""
+
+    stored: tuple[str, ...]  # globals that it assigns or deletes
+    loaded: tuple[str, ...]  # globals that it reads
+    attributes: frozenset[str]  # of any object
+    assigned: frozenset[str]  # attributes that it assigns or deletes
+
+
+def functions_of(kind: type) -> Sequence[FunctionType]:
+    """Return `forward` of a user's class, and the user's functions that it calls by name, directly or indirectly."""
+    found = _known_functions.get(kind)
+    if found is None:
+        start = getattr(kind, "forward", None)
+        found = _known_functions[kind] = tuple(reached(kind, [start] if isinstance(start, FunctionType) else []))
+    return found
+
+
+def methods_of(kind: type, names: frozenset[str]) -> Iterator[FunctionType]:
+    """Yield the user's functions that a class defines under some of these names, or that Python calls itself."""
+    for base in kind.__mro__:
+        if is_users_module(base.__module__):
+            for name, value in vars(base).items():
+                function = _function(value) if name in names or name in _IMPLICIT else None
+                if function is not None and is_users(function.__code__.co_filename):
+                    yield function
+
+
+def reached(kind: type, start: Sequence[FunctionType]) -> list[FunctionType]:
+    """Return the user's functions that some functions call by name, with themselves, as methods of a class."""
+    waiting = list(start)
+    found: dict[CodeType, FunctionType] = {}
+    while waiting and len(found) < _MOST:
+        function = waiting.pop()
+        code = function.__code__
+        if code in found or not is_users(code.co_filename):
+            continue
+        found[code] = function
+        names = names_in(code)
+        values = [getattr(kind, name, None) for name in names.attributes]
+        values += [function.__globals__.get(name) for name in names.loaded]
+        values += [member.value() for member in uses_of(function).members]
+        values += [content for _, _, content in cells_of(function)]
+        waiting += [each for each in map(_function, values) if each is not None]
+    return list(found.values())
+
+
+def _function(value: Any) -> FunctionType | None:
+    """Return the Python function behind a method, property, wrapper or cache."""
+    for name in ("fget", "__func__", "func", "__wrapped__"):
+        if not isinstance(value, (FunctionType, ModuleType, type)) and type(value) in _WRAPPERS:
+            value = getattr(value, name, value)
+    return value if isinstance(value, FunctionType) else None
+
+
+_LRU = type(functools.lru_cache(lambda: None))
+_WRAPPERS = frozenset(
+    (property, staticmethod, classmethod, MethodType, functools.partial, functools.cached_property, _LRU)
+)
+
+
+class Member(NamedTuple):
+    """A member of a module or class that a function names: the path in its code, the module or class, and the name."""
+
+    path: tuple[str, ...]
+    owner: Any
+    name: str
+
+    def value(self) -> Any:
+        """Return the member as it is stored; ABSENT if there is none."""
+        return next((vars(base)[self.name] for base in _bases(self.owner) if self.name in vars(base)), ABSENT)
+
+
+def _bases(owner: Any) -> Sequence[Any]:
+    return owner.__mro__ if isinstance(owner, type) else (owner,)
+
+
+class Uses(NamedTuple):
+    """What the code of a function uses outside of it."""
+
+    stored: tuple[str, ...]  # globals that it assigns
+    objects: tuple[str, ...]  # globals that are neither functions, classes nor modules
+    members: tuple[Member, ...]
+    outside: tuple[str, ...]  # functions and modules that may return something else each time
+    has_environment: bool
+    has_globals: bool
+
+
+def uses_of(function: FunctionType) -> Uses:
+    """Return what a function uses; whether a global is an object is decided when it is first asked."""
+    found = _known_uses.get(function)
+    if found is None:
+        names = names_in(function.__code__)
+        values = {name: function.__globals__.get(name, ABSENT) for name in names.loaded}
+        members = tuple(_members(function))
+        found = _known_uses[function] = Uses(
+            names.stored,
+            tuple(name for name, value in values.items() if not isinstance(value, _CODE) and name not in _READING),
+            members,
+            (
+                *(name for name, value in values.items() if _home(value) in _OUTSIDE or name in _READING),
+                *(member.path[-1] for member in members if _home(member.value()) in _OUTSIDE),
+            ),
+            values.get("os") is os and bool(_ENVIRONMENT & names.attributes),
+            "globals" in values,
+        )
+    return found
+
+
+_known_uses: WeakKeyDictionary[FunctionType, Uses] = WeakKeyDictionary()
+_CODE = (FunctionType, BuiltinFunctionType, type, ModuleType)
+# modules whose functions may return something else each time
+_OUTSIDE = frozenset(
+    ("random", "time", "secrets", "uuid", "datetime", "numpy.random", "pathlib", "tempfile", "io", "shelve", "sqlite3")
+)
+_READING = frozenset(("open", "input"))  # built-in functions
+_ENVIRONMENT = frozenset(("environ", "getenv", "putenv", "unsetenv"))
+
+
+def _home(value: Any) -> str:
+    """Return the module that a value is, or that defines it."""
+    return str(value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", ""))
+
+
+def _members(function: FunctionType) -> Iterator[Member]:
+    """Yield the members of the user's modules and classes that a function reads or assigns as `name.member`.
+
+    Of other modules, those that it assigns, and modules whose functions may return something else each time.
+    """
+    names = names_in(function.__code__)
+    waiting: list[tuple[tuple[str, ...], Any]] = [((name,), function.__globals__.get(name)) for name in names.loaded]
+    while waiting:
+        path, owner = waiting.pop()
+        if len(path) > _DEPTH or not isinstance(owner, (ModuleType, type)):
+            continue
+        is_own = is_users_module(owner.__name__ if isinstance(owner, ModuleType) else owner.__module__)
+        for name in names.attributes:
+            member = Member((*path, name), owner, name)
+            value = member.value()
+            if isinstance(value, ModuleType) and _home(value) in _OUTSIDE:
+                yield member
+            elif isinstance(value, ModuleType) or (is_own and isinstance(value, type)):
+                waiting.append((member.path, value))
+            elif name in names.assigned if value is ABSENT or not is_own else True:
+                yield member
+
+
+@functools.lru_cache(maxsize=4096)
+def names_in(code: CodeType) -> Names:
+    """Return the names in a function and in its nested functions."""
+    stored: dict[str, None] = {}
+    loaded: dict[str, None] = {}
+    assigned: dict[str, None] = {}
+    attributes: dict[str, None] = {}
+    tables = {
+        "STORE_GLOBAL": stored, "DELETE_GLOBAL": stored, "LOAD_GLOBAL": loaded, "LOAD_NAME": loaded,
+        "STORE_ATTR": assigned, "DELETE_ATTR": assigned, "LOAD_ATTR": attributes, "LOAD_METHOD": attributes,
+    }  # fmt: skip
+    for inner in _codes(code):
+        for instruction in dis.get_instructions(inner):
+            if instruction.opname in tables:
+                tables[instruction.opname][instruction.argval] = None
+    attributes |= assigned
+    return Names(tuple(stored), tuple(loaded), frozenset(attributes), frozenset(assigned))
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _codes(inner)
+
+
+@functools.lru_cache(maxsize=4096)
+def strings_in(code: CodeType) -> frozenset[str]:
+    """Return the names of attributes in a function, and its literal strings, which `getattr` may take."""
+    literals = (const for inner in _codes(code) for const in inner.co_consts if isinstance(const, str))
+    return names_in(code).attributes | frozenset(literals)
+
+
+@functools.lru_cache(maxsize=4096)
+def assigned_elsewhere(code: CodeType) -> tuple[tuple[str, int], ...]:
+    """Return the attributes that a function assigns to other objects than `self`, with their lines."""
+    found, line, before = [], code.co_firstlineno, list[dis.Instruction]()
+    for instruction in dis.get_instructions(code):
+        line = instruction.starts_line or line
+        if instruction.opname == "STORE_ATTR" and not _is_of_self(instruction.argval, before):
+            found.append((instruction.argval, line))
+        before.append(instruction)
+    return tuple(found)
+
+
+def _is_of_self(name: str, before: Sequence[dis.Instruction]) -> bool:
+    """Whether the object of an assignment is `self`: loaded just before, or, for `+=`, before the attribute is read."""
+    if before[-1].opname == "SWAP":
+        read = (at for at in range(len(before) - 1, 1, -1) if before[at].opname == "LOAD_ATTR")
+        at = next((at for at in read if before[at].argval == name and before[at - 1].opname == "COPY"), 1)
+        return bool(before[at - 2].argval == "self")
+    return bool(before[-1].argval == "self")

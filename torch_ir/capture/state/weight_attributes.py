@@ -1,0 +1,59 @@
+"""Python attributes that a user's code sets on weights, for the tensors that take their place during a capture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from torch_ir.capture.program.provenance import source_line
+from torch_ir.capture.state.reached_code import assigned_elsewhere, functions_of, strings_in
+from torch_ir.capture.state.side_effects import note_change
+from torch_ir.capture.walk import modules, weights
+from torch_ir.errors import ConversionError
+
+
+class WeightAttributes:
+    """The attributes that stand-ins of weights were given; `changed` yields those that forward has changed."""
+
+    def __init__(self) -> None:
+        self._given: list[tuple[str, torch.Tensor, set[str], dict[str, Any]]] = []
+
+    def give(self, key: str, weight: torch.Tensor, stand_in: torch.Tensor) -> None:
+        own = set(vars(stand_in))  # which torch, or the capture itself, may change
+        given = {name: value for name, value in vars(weight).items() if name not in own}
+        vars(stand_in).update(given)
+        self._given.append((key, stand_in, own, given))
+
+    def changed(self) -> Iterator[str]:
+        for key, stand_in, own, given in self._given:
+            if len(vars(stand_in)) == len(own) and not given:
+                continue
+            now = {name: value for name, value in vars(stand_in).items() if name not in own}
+            for name in {**given, **now}:
+                if now.get(name, now) is not given.get(name, given) and not name.startswith("_"):
+                    yield f"{key}.{name}"
+
+
+def refuse_attributes(model: nn.Module) -> None:
+    """Refuse a model whose code reads an attribute of a weight, for a tracer that shows it another tensor."""
+    held = {name: weight for weight in weights(model) for name in vars(weight.tensor) if not name.startswith("_")}
+    if held:
+        kinds = dict.fromkeys(map(type, modules(model)))
+        read = {name for kind in kinds for function in functions_of(kind) for name in strings_in(function.__code__)}
+        if found := sorted(read & held.keys()):
+            key = held[found[0]].key
+            raise ConversionError(
+                f"forward may read {found[0]!r}, a Python attribute of {key!r}, which torch.export hides"
+            )
+
+
+def note_assigned_attributes(model: nn.Module) -> None:
+    """Note lines that assign an attribute of another object than `self`, which a tracer may show another tensor."""
+    kinds = dict.fromkeys(map(type, modules(model)))
+    codes = dict.fromkeys(function.__code__ for kind in kinds for function in functions_of(kind))
+    for code in codes:
+        for name, line in assigned_elsewhere(code):
+            note_change(f"{name} at {source_line(code.co_filename, line)}")
