@@ -138,7 +138,7 @@ class Stage:
         inside = self._parts.get(node.name, ())
         red = sum(each.name in self._red for each in inside)
         parameters = parameters_in(node.inputs) if inside else 0
-        facts = [f"{len(inside)} ops"] if len(inside) > 1 else []
+        facts = [f"{len(inside):,} ops"] if len(inside) > 1 else []
         facts += [parameters_text(parameters)] if parameters else []
         holds = [f"{red} placeholder{'s' * (red > 1)}"] if 0 < red < len(inside) else []
         return *filter(None, [", ".join(facts)]), *holds
