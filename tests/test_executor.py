@@ -256,6 +256,11 @@ def test_errors_inside_functions_name_the_inner_node() -> None:
     ("call", "message"),
     [
         (lambda run: run.execute(X), r"inputs is a tensor; wrap it in a tuple: \(tensor,\)"),
+        (
+            lambda run: run.execute({"x": X}),
+            r"inputs is a dict; .* call the executor by keyword: executor\(\*\*inputs\)",
+        ),
+        (lambda run: run.run({"x": X}), r"inputs is a dict; .* call the executor by keyword: executor\(\*\*inputs\)"),
         (lambda run: run.execute(None), "inputs must be a tuple, not NoneType"),
         (lambda run: run.execute((X, X)), r"inputs: expected 1 items, got 2"),
         (lambda run: run(), r"inputs: expected 1 items, got 0"),
@@ -264,7 +269,7 @@ def test_errors_inside_functions_name_the_inner_node() -> None:
         (lambda run: run.execute(([X],)), "input 'x' must be a tensor, not list"),
         (lambda run: run.execute((3.0,)), "input 'x' must be a tensor, not float"),
     ],
-    ids=["bare", "none", "many", "few", "shape", "dtype", "list", "number"],
+    ids=["bare", "dict", "dict run", "none", "many", "few", "shape", "dtype", "list", "number"],
 )
 def test_wrong_inputs(call: Callable[[IRExecutor], Any], message: str) -> None:
     """Inputs are checked against the graph before anything runs."""

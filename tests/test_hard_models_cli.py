@@ -107,10 +107,11 @@ def test_an_exact_number_is_said_at_capture(here: Path, capsys: pytest.CaptureFi
     torch.save(torch.full((2, 4), 0.5), "x.pt")
     words = ["choices.py:Scaled", "-i", "x=@x.pt"]
     assert main(["extract", *words, "--capture", "record", "-o", "net.json"]) == 0
-    assert re.search(r"exactly 0\.5 at choices\.py:\d+: .* without \.item\(\)", capsys.readouterr().err)
+    assert re.search(r"exactly 0\.5 at choices\.py:\d+; .* without \.item\(\)", capsys.readouterr().err)
     assert main(["verify", "net.json", *words]) == 4
     out = capsys.readouterr().out
     assert re.match(r"Verification PASSED ON \d OF 6 SETS OF INPUTS\n", out)
+    assert out.count("note: not compared") == 1, out
     assert "reads a number from the data: at capture the value was 0.5, now it is" in out
     assert main(["verify", "net.json", *words, "--json"]) == 4
     record = json.loads(capsys.readouterr().out)

@@ -141,6 +141,18 @@ def test_the_step_that_gave_the_graph_is_told_and_kept() -> None:
     assert IR.from_json(ir.to_json()).extensions == {"captured_by": IN_STRICT_MODE}
 
 
+def test_a_capture_that_succeeded_suggests_no_fix() -> None:
+    """The warning says what torch.export could not do; how to rewrite the model is for captures that fail."""
+
+    class Branch(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sin() if x.sum() > 0 else x.cos()
+
+    with pytest.warns(CaptureWarning) as told:
+        extract_ir(Branch().to("meta").eval(), (X.to("meta"),))
+    assert str(told[0].message).endswith(": Python branches on a value that depends on the data")
+
+
 def test_a_model_on_meta_climbs_too() -> None:
     """Strict mode supports weights and inputs without values."""
 

@@ -146,7 +146,7 @@ def test_ranges_and_sizes_made_of_names() -> None:
         ),
         (["net.py:Net", "-i", "i64[batch<=4]", "-d", "batch=9"], "the size 'batch' has two different ranges; give one"),
         (["net.py:Net", "-i", "@inputs.npz"], "no such file: inputs.npz"),
-        (["net.py"], "'net.py' does not name a model; write package.module:Class or file.py:Class"),
+        (["net.py"], "does not name a model; write package.module:Class or file.py:Class; net.py has Net"),
         (
             ["nothing"],
             "'nothing' is neither a file nor a model; write it as net.py:Net, package.module:Class, hf:llama,",

@@ -21,6 +21,8 @@ import catalogue
 import torch_ir
 from catalogue import Entry
 from tests.graphs import chain, everything, mlp, tensor
+from tests.test_changing_buffers import Layers
+from tests.test_changing_buffers import graph as changing
 from torch_ir import IR, Limits, Lowered, Target, from_protobuf, load_protobuf, save_protobuf, to_protobuf
 from torch_ir.cli.dispatch import main
 from torch_ir.errors import GraphError, MissingExtraError, MissingFileError, SerializationError
@@ -319,6 +321,19 @@ def test_the_example_in_cpp(reader: Path, tmp_path: Path) -> None:
     done = subprocess.run([reader, tmp_path / "m.json"], check=False, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.endswith("m.json is not a protobuf file of torch_ir\n")
+
+
+@pytest.mark.slow
+def test_the_example_in_cpp_joins_updates_to_keys(reader: Path, tmp_path: Path) -> None:
+    """In a graph, and in a lowered one, a changed buffer has its key in the state dict."""
+    ir = changing(Layers)
+    save_protobuf(ir, tmp_path / "graph.pb")
+    Target("npu").lower(ir).save(tmp_path / "lowered.pb")
+    expected = [f"update layers.{number}.steps := {value.name}" for number, (_, value) in enumerate(ir.mutations)]
+    assert len(expected) == 3
+    for name in ("graph.pb", "lowered.pb"):
+        printed = subprocess.run([reader, tmp_path / name], check=True, capture_output=True, text=True).stdout
+        assert [line for line in printed.splitlines() if line.startswith("update ")] == expected
 
 
 # -- the command line -------------------------------------------------------------------------------------------------

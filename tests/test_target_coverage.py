@@ -31,6 +31,19 @@ F = nn.functional
 # -- what is supported ------------------------------------------------------------------------------------------------
 
 
+def test_nodes_over_weights_are_counted_apart() -> None:
+    """The host computes them once; they are neither gaps nor a boundary of an island."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Conv2d(3, 3, 1, bias=False), nn.BatchNorm2d(3), nn.ReLU()).eval()
+        ir = torch_ir.optimize(torch_ir.extract_ir(model, (torch.empty(1, 3, 8, 8),)), "basic")[0]
+    report = coverage(ir, Contract("npu", ["aten.conv2d"]))
+    assert ([gap.op_type for gap in report.gaps], report.node_count) == (["aten.relu.default"], 2)
+    assert report.computed_once == report.to_dict()["computed_once"] == len(ir.nodes) - 2
+    (island,) = report.islands
+    assert island.bytes_in == 4 * 3 * 8 * 8
+    assert f"\n{report.computed_once} more nodes over weights alone: computed once, on the host\n" in str(report)
+
+
 def test_a_gap_says_what_where_why_and_how_much() -> None:
     ir = mlp()
     report = coverage(ir, LINEAR)

@@ -67,6 +67,44 @@ def test_the_report_names_the_missing_operators() -> None:
     )
 
 
+def folded_norms() -> torch_ir.IR:
+    """Two convolutions whose batch norms are folded into nodes over weights."""
+    with torch.device("meta"):
+        pairs = [layer for _ in range(2) for layer in (nn.Conv2d(3, 3, 1, bias=False), nn.BatchNorm2d(3))]
+        ir = torch_ir.extract_ir(nn.Sequential(*pairs, nn.ReLU()).eval(), (torch.empty(1, 3, 8, 8),))
+    return torch_ir.optimize(ir, "basic")[0]
+
+
+def test_nodes_over_weights_are_not_on_the_work_list() -> None:
+    """A device does not need them: they are computed once, on the host, when weights are bound."""
+    lowered = accepting("aten.conv2d").lower(folded_norms())
+    assert [item.op_type for item in lowered.work_list] == ["aten.relu.default"]
+    once = len(lowered) - 3
+    assert len(lowered.computed_once) == once > 5
+    first, *_, last = lowered.report().splitlines()
+    assert first == "npu: 2 of 3 layers are lowered."
+    assert last == f"{once} more layers over weights alone: computed once, on the host."
+    complete = accepting("aten.conv2d", "aten.relu").lower(folded_norms())
+    assert complete.work_list == []
+    assert complete.report().startswith("npu: all 3 layers are lowered.\n")
+
+
+def test_the_report_lists_few_reasons() -> None:
+    """A handler that declines each node with a sentence of its own does not fill the screen."""
+    npu = Target("npu")
+
+    @npu.lowers("aten.relu.default")
+    def relu(node: OpNode) -> Declined:
+        return Declined(f"not {node.name}")
+
+    ir = chain("aten.relu.default", "aten.neg.default", "aten.abs.default", "aten.exp.default", "aten.sin.default")
+    for node in ir.nodes:
+        node.op_type = "aten.relu.default"
+    (item,) = npu.lower(ir).work_list
+    assert len(item.reasons) == 5
+    assert str(item).endswith("; and 3 other reasons)")
+
+
 def test_the_work_list_has_a_row_per_operator_with_most_work_first() -> None:
     """Shares by hand: a product of 2x8 by 8x16 and one of 2x16 by 16x4; two activations of 2x16 and 2x4."""
     with torch.device("meta"):

@@ -134,7 +134,11 @@ class ExecutionError(TorchIRError):
 
 
 class GuardError(ExecutionError):
-    """A value that the model branches on, or a data-dependent size, differs from capture."""
+    """A value that the model branches on, or a data-dependent size, differs from capture; `place` is its line."""
+
+    def __init__(self, *args: object, place: str = "") -> None:
+        super().__init__(*args)
+        self.place = place
 
 
 class WeightLoadError(RuleError):

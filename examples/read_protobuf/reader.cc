@@ -3,6 +3,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -29,7 +30,7 @@ std::string text(const ir::Type& type) {
 // Return an entry of one of the model's tables, or of the list of tensors.
 template <typename Items>
 auto& at(Items& items, uint32_t number) {
-  if (number >= static_cast<uint32_t>(items.size())) throw std::runtime_error("it speaks of what is not there");
+  if (number >= static_cast<uint32_t>(items.size())) throw std::runtime_error("an index is out of range");
   return items[number];
 }
 
@@ -82,8 +83,11 @@ void print(const ir::Model& model, const ir::Graph& graph, const std::vector<Ten
   for (const std::string& name : graph.shared_weights())
     for (const Tensor& tensor : around)
       if (tensor.name == name) tensors.push_back(tensor);
-  for (const ir::Weight& weight : graph.weights())
+  std::map<std::string, std::string> keys;  // of weights in the state dict, by the name of the tensor
+  for (const ir::Weight& weight : graph.weights()) {
     tensors.push_back({weight.tensor().name(), &at(model.types(), weight.tensor().type())});
+    if (weight.keys_size()) keys[weight.tensor().name()] = weight.keys(0);
+  }
   for (const ir::Node& node : graph.nodes()) {
     const ir::Operation& operation = at(model.operations(), node.operation());
     const ir::Place& place = at(model.places(), node.place());
@@ -103,6 +107,11 @@ void print(const ir::Model& model, const ir::Graph& graph, const std::vector<Ten
     }
   }
   for (uint32_t number : graph.outputs()) std::cout << indent << "output " << at(tensors, number).name << "\n";
+  for (const ir::Mutation& mutation : graph.mutations()) {
+    const auto key = keys.find(mutation.target());
+    const std::string& target = key == keys.end() ? mutation.target() : key->second;
+    std::cout << indent << "update " << target << " := " << mutation.value() << "\n";
+  }
   for (const ir::Graph& body : graph.functions()) {
     std::cout << indent << "function " << body.name() << "\n";
     print(model, body, tensors, indent + "  ");
@@ -118,6 +127,8 @@ void print(const ir::Lowered& model) {
       std::cout << "  " << weight.argument() << " = " << weight.key() << "\n";
     std::cout << "  -> " << (layer.has_value() ? text(layer.value()) : "a placeholder") << "\n";
   }
+  for (const ir::Mutation& mutation : model.mutations())
+    std::cout << "update " << mutation.target() << " := " << mutation.value() << "\n";
 }
 
 int main(int count, char** arguments) {

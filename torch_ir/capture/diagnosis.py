@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 
 from torch_ir.capture.causes import cause_by_words, cause_of, lines_of, message, named_message
 from torch_ir.capture.program.provenance import is_users, source_line, user_line
-from torch_ir.errors import Cause, ExportError
+from torch_ir.errors import Cause, ExportError, TorchIRError
 from torch_ir.ops.effects import mutated_arguments
 from torch_ir.ops.torch_internals import FakeTensor, OpOverload, schema_of
 
@@ -48,6 +48,13 @@ def explained(error: BaseException, model: nn.Module) -> ExportError:
     frames = traceback.extract_tb(error.__traceback__)
     place = user_line("".join(traceback.format_list(frames))) or user_line(str(error)) or definition(model)
     return _refusal(model, place, _reason(error, frames), cause_of(error))
+
+
+def in_brief(error: TorchIRError) -> str:
+    """Return what happened, without the fix and torch's own message, if the cause is a known one; else the message."""
+    text, what = str(error), _REMEDIES.get(error.cause, "").partition("; ")[0]
+    before, found, _ = text.partition(what) if what else (text, "", "")
+    return f"{before}{what}" if found else text
 
 
 def _refusal(model: nn.Module, place: str, reason: str, cause: Cause = Cause.UNKNOWN) -> ExportError:

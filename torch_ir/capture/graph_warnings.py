@@ -25,7 +25,7 @@ def warn_of_gaps(ir: IR) -> None:
     guarded = dict.fromkeys([node["place"] for node in nodes if node.op_type in (DECISION, FIXED_SHAPE)])
     opaque = dict.fromkeys([f"{node.op_type} at {node['place']}" for node in nodes if is_opaque(node)])
     if guarded:
-        text = f"Python reads data at {', '.join(guarded)}: the graph runs only if the value is the one at capture"
+        text = f"Python reads data at {', '.join(guarded)}: the graph runs only for values as at capture"
         warnings.warn(f"{text}{_exact_numbers(ir)}", CaptureWarning, stacklevel=3)
     if opaque:
         text = f"data leaves torch: the graph needs an executor for {', '.join(opaque)}; see register_executor"
@@ -39,7 +39,7 @@ def _exact_numbers(ir: IR) -> str:
         return ""
     shown = ", ".join(dict.fromkeys(f"{node['assumed']} at {node['place']}" for node in decisions[:4]))
     more = f" and {len(decisions) - 4} more" if len(decisions) > 4 else ""
-    return f"; exactly {shown}{more}: if Python does not need the number, compute with the tensor, without .item()"
+    return f", that is exactly {shown}{more}; if Python does not need the number, keep it a tensor, without .item()"
 
 
 def warn_of_shared_inputs(ir: IR, call: Call) -> None:
@@ -60,8 +60,8 @@ def warn_of_class_questions(model: nn.Module, call: Call, ir: IR, capture: str) 
 
     A recording of real values does, and so does the strict mode of torch.export, which interprets the bytecode.
     """
-    road = ir.extensions.get("captured_by", RECORDING if capture == "record" else "")
-    if road == STRICTLY or (road == RECORDING and not has_no_values(model, call)):
+    step = ir.extensions.get("captured_by", RECORDING if capture == "record" else "")
+    if step == STRICTLY or (step == RECORDING and not has_no_values(model, call)):
         return
     if lines := class_questions(model):
         text = f"forward reads the class of a tensor at {', '.join(lines[:4])}; type() returns another in a capture "

@@ -19,6 +19,7 @@ from typing import IO
 
 import torch
 
+from torch_ir.capture.diagnosis import in_brief
 from torch_ir.capture.program.provenance import user_line
 from torch_ir.capture.quiet import no_warning_of_threads
 from torch_ir.errors import CaptureWarning, Cause, ConversionError, ExportError, TorchIRError
@@ -57,7 +58,7 @@ def climb(steps: Sequence[Step], *, isolated: bool = False, time_limit: float = 
             continue
         if plain is not None:
             ir.extensions["captured_by"] = step.name
-            notice = f"captured by {step.name}, because {steps[0].name} {plain}"
+            notice = f"captured by {step.name}, because {steps[0].name} {in_brief(plain)}"
             warnings.warn(notice, CaptureWarning, stacklevel=3)
         return ir
     assert plain is not None  # there is a step, and it failed

@@ -15,7 +15,8 @@ _FAMILIES: dict[str, str] = {
         conv_transpose3d convolution _convolution dot einsum grouped_mm _grouped_mm linear matmul mm mv outer
         scaled_mm _scaled_mm tensordot lstm gru rnn_tanh rnn_relu lstm_cell gru_cell embedding embedding_bag""",
     "normalisation": """
-        batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training native_batch_norm cudnn_batch_norm
+        batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
+        _native_batch_norm_legit_functional native_batch_norm cudnn_batch_norm
         group_norm native_group_norm instance_norm layer_norm native_layer_norm local_response_norm rms_norm
         _fused_rms_norm weight_norm _weight_norm normalize renorm""",
     "activation": """

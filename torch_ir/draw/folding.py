@@ -63,11 +63,16 @@ def folded(ir: IR, marks: Mapping[str, object] | None = None, open_calls: bool =
 
 
 def without_ready(ir: IR, nodes: Sequence[OpNode]) -> list[OpNode]:
-    """Return the nodes that depend on more than weights; the outputs of others become weights, only for drawing."""
+    """Return the nodes that depend on more than weights; the outputs of others become weights, only for drawing.
+
+    A buffer that the graph changes is not such a weight: what is computed from it differs from run to run.
+    """
+    changing = {target for target, _ in ir.mutations}
     kept = []
     for node in nodes:
         is_result = any(ir.returns in made._uses for made in node.outputs)
-        if node.inputs and not node.is_call and not is_result and all(tensor.param for tensor in node.inputs):
+        is_ready = all(tensor.param and tensor not in changing for tensor in node.inputs)
+        if node.inputs and not node.is_call and not is_result and is_ready:
             node.inputs = ()
             for made in node.outputs:
                 made.producer, made.param = None, Param((made.name,))

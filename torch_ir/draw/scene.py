@@ -84,6 +84,7 @@ def _set_up(stage: Stage, folding: Folding, max_nodes: int | None) -> Scene:
     for node in shown:
         stage.add_node(node, ir.functions, folds.get(node))
     stage.add_outputs(ir)
+    stage.add_updates(ir)
     if hidden:
         stage.items.append(Box("note", (f"... {len(hidden)} more nodes ...",), "note"))
     return Scene(ir.model_name, tuple(stage.items), stage.open_ends(hidden), tuple(stage.frames(folding.items)))

@@ -14,6 +14,8 @@ from torch_ir.draw.words import DECISION, facts_of, parameters_in, parameters_te
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.text.printer import shape_text
 
+_SHOWN_KEYS = 3  # of the buffers that one box changes
+
 
 class Stage:
     """The items so far, and the box that produces each tensor; `parts` are the nodes inside collapsed modules."""
@@ -94,6 +96,19 @@ class Stage:
                 tip = f"output {index}, {tensor.name}: {tensor.dtype} {shape_text(tensor)}"
                 self._connect(tensor, self.add_box("output_", str(index), lines, "output", [], tip=tip), "")
 
+    def add_updates(self, ir: IR) -> None:
+        """Add a box for the buffers and inputs that a drawn node changes, by key; one for all that it changes."""
+        targets: dict[str | None, dict[str, None]] = {}
+        for target, value in ir.mutations:
+            source = self._producers.get(self._folding.drawn(value))
+            targets.setdefault(source, {})[target.key or target.name] = None
+        for number, (source, keys) in enumerate(targets.items()):
+            more = [f"and {len(keys) - _SHOWN_KEYS} more"] if len(keys) > _SHOWN_KEYS else []
+            lines = ("Updates", *list(keys)[:_SHOWN_KEYS], *more)
+            box = self.add_box("update_", str(number), lines, "output", [], tip=f"new values of {', '.join(keys)}")
+            if source is not None:
+                self.items.append(Edge(source, box))
+
     def open_ends(self, hidden: Iterable[OpNode]) -> tuple[str, ...]:
         """Return the boxes of inputs and nodes that the hidden nodes read, in order of first use."""
         read = (self._folding.drawn(tensor) for node in hidden for tensor in node.inputs if tensor.param is None)
@@ -123,7 +138,7 @@ class Stage:
         inside = self._parts.get(node.name, ())
         red = sum(each.name in self._red for each in inside)
         parameters = parameters_in(node.inputs) if inside else 0
-        facts = [f"{len(inside)} ops"] if len(inside) > 1 else []
+        facts = [f"{len(inside):,} ops"] if len(inside) > 1 else []
         facts += [parameters_text(parameters)] if parameters else []
         holds = [f"{red} placeholder{'s' * (red > 1)}"] if 0 < red < len(inside) else []
         return *filter(None, [", ".join(facts)]), *holds

@@ -26,7 +26,7 @@ def legible(
     for view, note in _views(nodes, max(map(depth_of, graphs)) if may_collapse else 0):
         scene = build(**view)
         drawn = len(scene.boxes)
-        message = f"{nodes} nodes in {drawn} boxes: {note}" if note and drawn < nodes else ""
+        message = f"{nodes:,} nodes in {drawn:,} boxes: {note}" if note and drawn < nodes else ""
         if drawn <= most_boxes:
             break
     return scene, message

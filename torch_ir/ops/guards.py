@@ -34,11 +34,13 @@ def _decision(value: torch.Tensor, assumed: Any, place: str) -> None:
         values = f"at capture the value was {assumed}, now it is {found}"
         if isinstance(assumed, bool):
             raise GuardError(
-                f"{place or 'the model'} branches on data: {values}; capture with explore= to include both branches"
+                f"{place or 'the model'} branches on data: {values}; capture with explore= to include both branches",
+                place=place,
             )
         raise GuardError(
             f"{place or 'the model'} reads a number from the data: {values}; the graph is only for that number: "
-            "compute with the tensor instead, without .item(), or capture for other data"
+            "compute with the tensor instead, without .item(), or capture for other data",
+            place=place,
         )
 
 
@@ -47,7 +49,8 @@ def _fixed_shape(value: torch.Tensor, shape: Sequence[int], place: str) -> None:
     if list(value.shape) != list(shape):
         raise GuardError(
             f"{place or 'the model'} has a data-dependent size: at capture the shape was {list(shape)}, "
-            f"now it is {list(value.shape)}; torch.export can capture a varying size"
+            f"now it is {list(value.shape)}; torch.export can capture a varying size",
+            place=place,
         )
 
 

@@ -1,6 +1,6 @@
 """How Python objects hold others: in containers, attributes, closures, defaults, bound methods and partial functions.
 
-Whoever searches the objects that a model can reach uses these functions, and decides which objects to enter.
+Searches of the objects that a model can reach use these functions, and decide which objects to enter.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ class NodeOrder:
     """A list of nodes into which others are inserted.
 
     Every node has a label, an integer that grows along the list. A new one is labelled between its neighbours; when no
-    integer is left there, all are labelled anew.
+    integer is left there, all are labelled again.
     """
 
     def __init__(self, nodes: Sequence[OpNode]) -> None:

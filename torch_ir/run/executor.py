@@ -155,6 +155,7 @@ class IRExecutor:
 
     def run(self, values: Sequence[Any]) -> Outcome:
         """Run on the graph's inputs in order, and return outputs, mutations and sizes."""
+        _refuse_other_forms(values)
         if self._params is None and all(tensor.param and tensor.param.data for tensor in self.ir.params):
             self.load_weights_from_state_dict({})  # the graph contains all values
         if self._params is None:
@@ -252,11 +253,17 @@ def _execute_isolated(
 
 
 def _checked(inputs: Any) -> tuple[Any, ...]:
-    if isinstance(inputs, torch.Tensor):
-        raise ExecutionError("inputs is a tensor; wrap it in a tuple: (tensor,)")
+    _refuse_other_forms(inputs)
     if not isinstance(inputs, (tuple, list)):
         raise ExecutionError(f"inputs must be a tuple, not {type(inputs).__name__}")
     return tuple(inputs)
+
+
+def _refuse_other_forms(inputs: Any) -> None:
+    if isinstance(inputs, torch.Tensor):
+        raise ExecutionError("inputs is a tensor; wrap it in a tuple: (tensor,)")
+    if isinstance(inputs, Mapping):
+        raise ExecutionError("inputs is a dict; pass a tuple, or call the executor by keyword: executor(**inputs)")
 
 
 def flat_inputs(ir: IR, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -83,10 +83,11 @@ class CoverageReport:
     islands: tuple[Piece, ...]
     decompositions: tuple[Decomposition, ...] | None
     example_sizes: Mapping[str, int] = field(default_factory=dict)
+    computed_once: int = 0  # further nodes, which depend on weights alone
 
     @property
     def is_complete(self) -> bool:
-        """Whether the target can run every node."""
+        """Whether the target can run every node that a run computes."""
         return not self.gaps
 
     @property
@@ -123,6 +124,7 @@ class CoverageReport:
             "target": self.target,
             "model_name": self.model_name,
             "nodes": {"total": self.node_count, "supported": self.supported_count, "share": self.share("nodes")},
+            "computed_once": self.computed_once,
         }
         for by in ("flops", "bytes"):
             whole, supported = getattr(self.work, by), getattr(self.supported, by)

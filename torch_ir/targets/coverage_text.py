@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from torch_ir.analysis.cost_model.table_text import plural
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.targets.contract import NOT_LISTED
 
@@ -31,6 +32,8 @@ def _summary(report: CoverageReport) -> Iterator[str]:
         f"{percent(report.supported_share(by))} of {label}" for by, label in (("flops", "FLOPs"), ("bytes", "bytes"))
     )
     yield f"{report.target} runs {nodes} ({percent(report.share('nodes'))}), {shares}"
+    if report.computed_once:
+        yield f"{plural(report.computed_once, 'more node')} over weights alone: computed once, on the host"
     if report.open_sizes:
         yield f"shares depend on {report.open_sizes_hint}"
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch_ir.analysis import cost
+from torch_ir.analysis import cost, split_prologue
+from torch_ir.analysis.cost_model.table_text import plural
 from torch_ir.formats import is_protobuf, lowered_to_protobuf
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.files.atomic_write import write_bytes
@@ -126,20 +127,32 @@ class Lowered:
 
     @property
     def work_list(self) -> list[WorkItem]:
-        """The work list: one row per missing operator with its share of FLOPs and bytes, most work first."""
+        """The work list: one row per missing operator with its share of FLOPs and bytes, most work first.
+
+        Nodes that depend on weights alone are not in it: the host computes them once; see `computed_once`.
+        """
         left = [layer.value for layer in self.layers if type(layer.value) is Placeholder]
         return work_items([(each.node, each.why) for each in left], cost(self.ir), self.ir.modules) if left else []
 
+    @property
+    def computed_once(self) -> list[str]:
+        """The placeholders that depend on weights alone: they run once, on the host, when weights are bound."""
+        left = set(self.placeholders)
+        return [node.name for node in split_prologue(self.ir)[0] if node.name in left] if left else []
+
     def report(self, width: int | None = None) -> str:
         """Return a summary of lowered and missing layers, with a table of at most this width."""
-        left = len(self.placeholders)
-        if not left:
-            return f"{self.target}: all {len(self.layers)} layers are lowered."
+        left, once = len(self.placeholders), len(self.computed_once)
+        layers = len(self.layers) - once
+        note = [f"{plural(once, 'more layer')} over weights alone: computed once, on the host."] if once else []
+        if left == once:
+            return "\n".join([f"{self.target}: all {layers} layers are lowered.", *note])
         lines = [
-            f"{self.target}: {len(self.layers) - left} of {len(self.layers)} layers are lowered.",
+            f"{self.target}: {len(self.layers) - left} of {layers} layers are lowered.",
             f"The following ops are not supported by {self.target} yet:",
             *(f"  {line}" for line in table_of(self.work_list, width and width - 2)),
             "They are placeholders, red in the picture.",
+            *note,
         ]
         return "\n".join(lines)
 

@@ -43,6 +43,7 @@ class Lowering:
         self.ir = ir.clone()
         self.taken: dict[OpNode, list[Layer]] = {}
         self.reasons: dict[OpNode, dict[str, None]] = {}
+        self._has_modules = any(target.handles(public_name(name)) for name in set(ir.modules.values()))
 
     def run(self, splitter: Splitter | None = None) -> Lowered:
         """Try handlers at finer and finer granularity until no call is left to inline."""
@@ -175,7 +176,7 @@ class Lowering:
         if not node.outputs and node.op_type.startswith(_CHECKS):
             return []
         untried = () if self.target.handles(node.op_type) else (NO_LOWERING,)
-        why = (*untried, *self.reasons.get(node, ()), *_merged(node))
+        why = (*untried, *self.reasons.get(node, ()), *(_merged(node) if self._has_modules else ()))
         return [_layer(node, Placeholder(node, why))]
 
     def _ask(self, rule: Rule, copy: OpNode, known: Mapping[str, Any], nodes: Sequence[OpNode]) -> Any:

@@ -37,14 +37,16 @@ def coverage(
 
     A call that the target does not cover counts by its inner nodes. Control flow is supported if all its bodies are;
     they count for every use, including both branches of a `cond`. Assertions are ignored. With `decompose`, torch's
-    decompositions of unsupported operators are tried, which imports torch.
+    decompositions of unsupported operators are tried, which imports torch. Nodes that depend on weights alone are not
+    counted: the host computes them once.
     """
     require_graph(ir, "coverage")
     if isinstance(target, Contract) and "torch" in sys.modules:
         target.check_names()
     graph, why = _judged(sized(ir, sizes or {}), target)
-    survey = _Survey(why)
-    pieces = survey.region(_Region(graph, cost(graph)))
+    survey, costs = _Survey(why), cost(graph)
+    ready = frozenset(tensor for row in costs.once.nodes for tensor in row.node.outputs)
+    pieces = survey.region(_Region(graph, costs.per_run, weights=ready))
     gaps = _gaps(survey.rows)
     decompositions: list[Decomposition] = []
     if decompose and gaps:
@@ -64,6 +66,7 @@ def coverage(
         tuple(pieces),
         tuple(decompositions) if decompose else None,
         {name: symbol.example for name, symbol in ir.symbols.items()},
+        len(costs.once.nodes),
     )
 
 

@@ -14,6 +14,8 @@ from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.text.printer import shape_text
 from torch_ir.targets.coverage_text import percent
 
+_SHOWN_REASONS = 2
+
 
 @dataclass(frozen=True)
 class WorkShape:
@@ -45,14 +47,14 @@ class WorkItem:
     reasons: tuple[str, ...]
     shapes: tuple[WorkShape, ...]
     work: Work
-    whole: Work  # of the graph
+    whole: Work  # of a run of the graph
 
     @property
     def count(self) -> int:
         return len(self.nodes)
 
     def share(self, by: str) -> float | None:
-        """Return its share of the graph's `flops` or `bytes`, from 0 to 1; None if it depends on open sizes."""
+        """Return its share of the `flops` or `bytes` of a run, from 0 to 1; None if it depends on open sizes."""
         amount, whole = getattr(self.work, by), getattr(self.whole, by)
         if isinstance(amount, str) or isinstance(whole, str):
             return None
@@ -75,7 +77,12 @@ class WorkItem:
         others = len(self.shapes) - 1
         more = f" and {plural(others, 'other')}" if others else ""
         shares = [percent(self.share(by)) for by in ("flops", "bytes")]
-        return [self.op_type, str(self.count), *shares, f"{self.shapes[0]}{more}", "; ".join(self.reasons)]
+        return [self.op_type, str(self.count), *shares, f"{self.shapes[0]}{more}", self._why()]
+
+    def _why(self) -> str:
+        others = len(self.reasons) - _SHOWN_REASONS
+        more = [f"and {plural(others, 'other reason')}"] if others > 0 else []
+        return "; ".join([*self.reasons[:_SHOWN_REASONS], *more])
 
     def __str__(self) -> str:
         op_type, count, flops, size, shapes, reasons = self.cells()
@@ -85,11 +92,12 @@ class WorkItem:
 def work_items(
     missing: Iterable[tuple[OpNode, Sequence[str]]], costs: Cost, classes: Mapping[str, str]
 ) -> list[WorkItem]:
-    """Return one row per operator, most FLOPs first, then bytes, then nodes."""
-    rows = {row.node.name: row for row in costs.nodes}
+    """Return one row per operator that every run computes, most FLOPs first, then bytes, then nodes."""
+    rows = {row.node.name: row for row in costs.per_run.nodes}
     groups: dict[str, list[tuple[NodeCost, Sequence[str]]]] = {}
     for node, why in missing:
-        groups.setdefault(node.op_type, []).append((rows[node.name], why))
+        if node.name in rows:
+            groups.setdefault(node.op_type, []).append((rows[node.name], why))
     found = [
         WorkItem(
             op_type,
@@ -98,7 +106,7 @@ def work_items(
             tuple(dict.fromkeys(reason for _, why in group for reason in why)),
             _shapes([row for row, _ in group]),
             added(row for row, _ in group),
-            costs,
+            costs.per_run,
         )
         for op_type, group in groups.items()
     ]

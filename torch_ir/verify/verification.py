@@ -194,6 +194,7 @@ class _Sides:
 
     def on_drawn(self, report: VerificationReport, call: Call) -> VerificationReport:
         """Return the report if further inputs show no difference, else that of the first that do."""
+        excluded: dict[str, list[int]] = {}  # line of a guard -> its notes
         for probe in probes(self.executor.ir, self.model, call):
             try:
                 witness = self._run_model(probe.call, probe.weights)
@@ -207,7 +208,7 @@ class _Sides:
             except GuardError as error:  # the graph's own guards exclude these inputs
                 self.observer.first = ""
                 report.not_compared += 1
-                report.notes.append(f"not compared on {probe.about}: {error}")
+                _note_guard(report.notes, excluded.setdefault(error.place, []), probe.about, error)
                 continue
             except TorchIRError as error:
                 further = _refused(error)
@@ -289,6 +290,15 @@ def _has_finite(witness: Witness) -> bool:
     floats = [leaf for leaf in pytree.tree_leaves(witness.output) if isinstance(leaf, torch.Tensor)]
     floats = [leaf for leaf in floats if leaf.is_floating_point() and leaf.numel()]
     return not floats or any(bool(leaf.isfinite().any()) for leaf in floats)
+
+
+def _note_guard(notes: list[str], places: list[int], about: str, error: GuardError) -> None:
+    """Note that a guard excludes inputs: first with its message, then as a list; `places` number its notes."""
+    if len(places) == 2:
+        notes[places[1]] += f", {about}"
+        return
+    notes.append(f"nor, for the same line, on {about}" if places else f"not compared on {about}: {error}")
+    places.append(len(notes) - 1)
 
 
 def _refused(error: TorchIRError) -> VerificationReport:

@@ -89,7 +89,7 @@ def arithmetic_named_apart(dynamic_shapes: Any) -> Iterator[None]:
 def requested_minimums(dynamic_shapes: Any) -> dict[str, int]:
     """The lower bounds that the user gave to named dimensions."""
     dims = [leaf for leaf in pytree.tree_leaves(dynamic_shapes) if isinstance(leaf, Dim)]
-    return {dim.__name__: dim.min for dim in (getattr(dim, "root", dim) for dim in dims)}  # 2*seq speaks of seq
+    return {dim.__name__: dim.min for dim in (getattr(dim, "root", dim) for dim in dims)}  # 2*seq refers to seq
 
 
 def fixed_sizes(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> list[str]:
@@ -192,7 +192,7 @@ def _holds(text: str, sizes: Mapping[str, int]) -> bool:
 
 
 def _trial_sizes(symbol: Symbol) -> list[int]:
-    low = max(symbol.min or 0, 1)  # nobody means an empty dimension
+    low = max(symbol.min or 0, 1)  # an empty dimension is never meant
     high = symbol.max or 1 << 20
     return sorted(
         {

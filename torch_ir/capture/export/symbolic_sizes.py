@@ -218,7 +218,7 @@ def shape_environment(values: Any) -> Any:
 def bounds(
     interval: ValueRanges[Any] | None, requested_min: int | None, is_input: bool
 ) -> tuple[int | None, int | None]:
-    """The range of a symbol. For inputs torch reports at least 2, though nobody asked for that: it is dropped."""
+    """The range of a symbol. For inputs torch reports at least 2, although that was not requested: it is dropped."""
     if interval is None:
         return None, None
     low, high = (_bound(end) for end in (interval.lower, interval.upper))

@@ -98,7 +98,7 @@ class Space:
         try:
             answer = question(environment)
         except BaseException:
-            self.close()  # nobody can say what it has learned
+            self.close()  # what it has learned is unknown
             raise
         facts = environment.facts()
         after = state if facts == state.facts else State(facts, state, question)

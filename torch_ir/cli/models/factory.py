@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import os
@@ -21,6 +22,8 @@ from torch_ir.errors import CommandError, did_you_mean
 if TYPE_CHECKING:
     from torch import nn
 
+_MOST_NAMES = 8
+
 
 def find_factory(text: str, *, own_only: bool = False) -> Source:
     """Return the model of the user's class, function or instance; settings after `?` are passed as arguments."""
@@ -35,7 +38,9 @@ def load_factory(text: str) -> Any:
     """Import and return the object that `MODULE:FACTORY` names."""
     place, colon, name = text.rpartition(":")
     if not colon or not place or not name:
-        raise CommandError(f"{text!r} does not name a model; write package.module:Class or file.py:Class")
+        raise CommandError(
+            f"{text!r} does not name a model; write package.module:Class or file.py:Class{_names_in(Path(text))}"
+        )
     module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
     found: Any = module
     for part in name.split("."):
@@ -44,6 +49,20 @@ def load_factory(text: str) -> Any:
             raise CommandError(f"{place} has no {name!r}{did_you_mean(part, known)}")
         found = getattr(found, part)
     return found
+
+
+def _names_in(path: Path) -> str:
+    """Return the classes and functions of a Python file as a hint, without running it; "" if it cannot be parsed."""
+    if path.suffix != ".py" or not path.is_file():
+        return ""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError):
+        return ""
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    names = [step.name for step in tree.body if isinstance(step, kinds) and not step.name.startswith("_")]
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"; {path} has {', '.join(names[:_MOST_NAMES])}{more}" if names else ""
 
 
 def import_code(text: str) -> None:

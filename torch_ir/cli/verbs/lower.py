@@ -34,7 +34,7 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument("--decompose", action="store_true", help="let torch decompose operators without a handler")
     parser.add_argument("--log", action="store_true", help="print a line per layer")
     add_json(parser)
-    parser.add_argument("--fail-missing", action="store_true", help="exit with 1 if anything is missing")
+    parser.add_argument("--fail-missing", action="store_true", help="exit with 1 if an operator of a run is missing")
     parser.add_argument(
         "--picture", metavar="FILE", help="draw the layers, missing ones in red; .html is an interactive page"
     )
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     for line in lines:
         print(line, file=sys.stderr if arguments.json else sys.stdout)
     show(arguments, lambda: _summary(lowered), lambda: lowered.report(terminal_width()))
-    return 1 if arguments.fail_missing and not lowered.is_complete else 0
+    return 1 if arguments.fail_missing and lowered.work_list else 0
 
 
 def _draw(lowered: Lowered, path: str) -> None:
@@ -64,10 +64,12 @@ def _draw(lowered: Lowered, path: str) -> None:
     from torch_ir.draw import render
     from torch_ir.explorer import explore
 
+    once = set(lowered.computed_once)
+    missing = [name for name in lowered.placeholders if name not in once]
     if path.endswith(".html"):
-        explore(lowered.ir, path, placeholders=lowered.placeholders)
+        explore(lowered.ir, path, placeholders=missing)
     else:
-        render(lowered.ir, path, placeholders=lowered.placeholders, fold=True)
+        render(lowered.ir, path, placeholders=missing, fold=True)
 
 
 def _summary(lowered: Lowered) -> dict[str, Any]:
@@ -75,6 +77,7 @@ def _summary(lowered: Lowered) -> dict[str, Any]:
         "target": lowered.target,
         "layers": len(lowered),
         "placeholders": lowered.placeholders,
+        "computed_once": lowered.computed_once,
         "work_list": [item.to_dict() for item in lowered.work_list],
         "missing": [row.to_dict() for row in lowered.missing],
     }
