@@ -1,17 +1,27 @@
 """Small files that request much work: each is cheap, or rejected with a one-line error."""
 
+import random
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy
 import pytest
 
-from torch_ir import IR, OpNode, SerializationError, ShardError, Symbol, TensorMeta
+from tests.graphs import tensor
+from torch_ir import IR, OpNode, SerializationError, ShardError, Symbol, TensorMeta, quantize
 from torch_ir.analysis.shapes import open_sizes as sizes
 from torch_ir.cli.arguments.input_specs import parse_input
+from torch_ir.errors import GraphError, QuantizationError
 from torch_ir.explorer import explore
 from torch_ir.golden.dumps import Dumps
-from torch_ir.ir import Origin
-from torch_ir.sharding.sharding_plan import _pattern
+from torch_ir.ir import FunctionRef, Origin
+from torch_ir.ir.graph.tensor import Param
+from torch_ir.ir.json.encode import MAX_FUNCTION_DEPTH
+from torch_ir.quantization import LayerRule, Recipe, Scheme
+from torch_ir.quantization.layers import find_places
+from torch_ir.sharding.sharding_plan import Plan, _pattern
+from torch_ir.sharding.styles import style_of
 
 
 def test_constraints_that_nothing_meets_are_tried_less_often_the_more_sizes_there_are(
@@ -91,3 +101,72 @@ def test_an_archive_that_expands_without_measure_is_refused(tmp_path: Path) -> N
 
     with pytest.raises(SerializationError, match="more than 100 times"):
         read_files([parse_input(f"@{file}")])
+
+
+def _layers(names: Iterable[str]) -> IR:
+    """A chain of linear layers, one in each of these modules."""
+    x = tensor("x", 2, 4)
+    params, nodes, source = [], [], x
+    for index, name in enumerate(names):
+        params.append(TensorMeta(f"w{index}", (4, 4), "float32", param=Param((f"{name}.weight",), "parameter")))
+        made, origin = [tensor(f"y{index}", 2, 4)], Origin(name, 0, "torch.nn.modules.linear.Linear")
+        inputs, args = [source, params[-1]], ["input", "weight"]
+        nodes.append(OpNode(f"y{index}", "aten.linear.default", inputs, made, {"bias": None}, args=args, origin=origin))
+        source = nodes[-1].output
+    return IR(nodes, [x], [source], params=params)
+
+
+def test_calls_that_expand_without_measure_are_not_listed() -> None:
+    """Sixteen levels of four calls each: 4^16 layers in a file of a few kilobytes."""
+    body, name = _layers(["fc"]), ""
+    body.params[0].param = None
+    body = IR(body.nodes, [*body.graph_inputs, *body.params], body.graph_outputs)
+    for level in range(MAX_FUNCTION_DEPTH - 1):
+        x, w = tensor("x", 2, 4), tensor("w0", 2, 4)
+        w.shape, name = (4, 4), f"f{level}"
+        calls, source = [], x
+        for number in range(4):
+            args, attrs = ["x", "w0"], {"function": FunctionRef(name)}
+            calls.append(OpNode(f"c{number}", "call", [source, w], [tensor(f"c{number}", 2, 4)], attrs, args=args))
+            source = calls[-1].output
+        body = IR(calls, [x, w], [source], functions={name: body})
+    with pytest.raises(GraphError, match=r"with its functions inlined, the graph would have \d+ nodes"):
+        find_places(body)
+
+
+def test_the_first_rule_of_a_recipe_decides() -> None:
+    """Names are looked up and patterns are tried, in the order of the rules."""
+    rng = random.Random(0)
+    names = ["a", "b.c", "b.d", "b.d#1", "e"]
+    for _ in range(300):
+        matches = rng.choices([*names, "*", "b.*", "?", "[ab]*", "nothing"], k=rng.randint(1, 6))
+        schemes = [rng.choice(["int8", "int4", None]) for _ in matches]
+        operators = [rng.choice(["*", "*", "aten.mm*"]) for _ in matches]
+        rules = [LayerRule(m, Scheme.of(s), o) for m, s, o in zip(matches, schemes, operators, strict=True)]
+        for name in names:
+            path = name.partition("#")[0]
+            for op_type in ("aten.linear.default", "aten.mm.default"):
+                expected = next((rule for rule in rules if rule.fits(name, path, op_type)), None)
+                assert Recipe(tuple(rules)).rule_for(name, path, op_type) is expected
+
+
+def test_a_recipe_of_a_name_for_each_layer_takes_time_in_proportion() -> None:
+    names = [f"layers.{index}" for index in range(1000)]
+    ir = _layers(names)
+    started = time.process_time()
+    _, report = quantize(ir, {**dict.fromkeys(names, "int8"), "*": "int4"})
+    assert {str(layer.scheme) for layer in report.layers} == {"int8"}
+    assert time.process_time() - started < 20  # a million comparisons by pattern take longer
+    with pytest.raises(QuantizationError, match="201 rules with patterns are more than 200"):
+        Recipe.of({f"{index}*": "int8" for index in range(201)})
+
+
+def test_the_first_row_of_a_plan_decides() -> None:
+    ir = _layers(["a.b", "a.c", "d"])
+    plan = Plan({"a.b": "colwise", "a.*": "rowwise", "a.c": "colwise", "**": "replicate"}, ir)
+    expected = [style_of(name, "") for name in ("colwise", "rowwise", "replicate")]
+    assert [plan.of(path) for path in ("a.b", "a.c", "d")] == expected
+    with pytest.raises(ShardError, match=r"501 rows with '\*' are more than 500"):
+        Plan({f"a{index}*": "colwise" for index in range(501)}, ir)
+    with pytest.raises(ShardError, match=r"'a\.x' matches no module or weight"):
+        Plan({"a.b": "colwise", "a.x": "colwise"}, ir)

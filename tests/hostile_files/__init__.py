@@ -4,6 +4,7 @@ from tests.hostile_files import (
     bombs,
     closed_lists,
     controls,
+    gguf,
     labels,
     malformed,
     operators,
@@ -11,12 +12,14 @@ from tests.hostile_files import (
     paths,
     protobuf,
     references,
+    settings_files,
     structure,
     weights,
 )
 
 FAMILIES = [
     malformed.FAMILY, structure.FAMILY, closed_lists.FAMILY, references.FAMILY, bombs.FAMILY, operators.FAMILY,
-    paths.FAMILY, weights.FAMILY, protobuf.FAMILY, other_files.FAMILY, labels.FAMILY, controls.FAMILY,
+    paths.FAMILY, weights.FAMILY, gguf.FAMILY, protobuf.FAMILY, other_files.FAMILY, settings_files.FAMILY,
+    labels.FAMILY, controls.FAMILY,
 ]  # fmt: skip
 CASES = [case for family in FAMILIES for case in family]

@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 
 import torch_ir
-from tests.hostile_files.case import Family
+from tests.hostile_files import gguf
+from tests.hostile_files.case import Family, Make
 from tests.hostile_files.documents import document, graph, one_node, replaced, written
 
 FAMILY = Family("valid files")
@@ -36,6 +37,14 @@ def _weights(folder: Path) -> Path:
     return folder / "weights.pt"
 
 
+def _text(name: str, text: str) -> Make:
+    def make(folder: Path) -> Path:
+        (folder / name).write_text(text)
+        return folder / name
+
+    return make
+
+
 def _contract(folder: Path) -> Path:
     (folder / "npu.toml").write_text('ops = ["aten.relu"]\n')
     return folder / "npu.toml"
@@ -50,3 +59,8 @@ FAMILY.loaded("one operator", one_node("aten.relu.default", 2, 3))
 FAMILY.loaded("protobuf", _protobuf)
 FAMILY.loaded("weights", _weights, opens="weights")
 FAMILY.loaded("contract", _contract, opens="contract")
+FAMILY.loaded("GGUF without rows", gguf.NO_ROWS, opens="weights")
+FAMILY.loaded("recipe", _text("r.toml", "[[layers]]\nmatch = '*'\nscheme = 'int8'\n"), opens="recipe")
+FAMILY.loaded("ranges", _text("r.json", '{"fc": [-1, 1]}'), opens="ranges")
+FAMILY.loaded("plan", _text("p.json", '{"fc": "colwise"}'), opens="plan")
+FAMILY.loaded("input", _weights, opens="input")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch_ir
 from tests.hostile_files.shown import LeakError, check_drawn, check_program, check_text
+from torch_ir.cli.arguments.input_files import read_files
+from torch_ir.cli.arguments.input_specs import parse_inputs
 from torch_ir.cli.dispatch import main
 from torch_ir.draw.dot import to_dot
 from torch_ir.draw.scene import build_scene
@@ -14,8 +16,12 @@ from torch_ir.errors import TorchIRError
 from torch_ir.formats.protobuf import lowered_from_protobuf
 from torch_ir.golden.dumps import Dumps
 from torch_ir.golden.pack import read_pack
-from torch_ir.ir import IR
+from torch_ir.ir import IR, OpNode, Origin, TensorMeta
+from torch_ir.ir.graph.tensor import Param
+from torch_ir.ir.json.json_text import parse_document, read_text
 from torch_ir.ir.regroup.functions import inline_all, op_counts
+from torch_ir.quantization.observers import read_ranges
+from torch_ir.quantization.recipe import Recipe
 
 _CONTRACT = torch_ir.Contract("npu", ["aten.relu"])
 _VERBS = [
@@ -45,9 +51,20 @@ def open_graph(file: Path) -> None:
 def open_weights(file: Path) -> None:
     """Read the tensors, at once and when they are needed."""
     torch_ir.load_weights(file)
-    if file.suffix == ".safetensors":
+    if file.suffix in (".safetensors", ".gguf"):
         for tensor in torch_ir.open_weights(file).values():
             tensor.load()
+
+
+def _layers() -> IR:
+    """A graph with a layer, `fc`."""
+    x, weight = TensorMeta("x", (2, 4), "float32"), TensorMeta("w", (4, 4), "float32", param=Param(("fc.weight",)))
+    y = TensorMeta("y", (2, 4), "float32")
+    args = ["input", "weight"]
+    node = OpNode(
+        "y", "aten.linear.default", [x, weight], [y], {"bias": None}, args=args, origin=Origin("fc", 0, "Linear")
+    )
+    return IR([node], [x], [y], params=[weight])
 
 
 def open_pack(folder: Path) -> None:
@@ -95,6 +112,10 @@ OPENINGS: dict[str, Callable[[Path], None]] = {
     "dumps": open_dumps,
     "lowered": lambda file: lowered_from_protobuf(file.read_bytes()),
     "contract": torch_ir.Contract.load,
+    "recipe": lambda file: torch_ir.quantize(_layers(), Recipe.load(file)),
+    "ranges": lambda file: torch_ir.quantize(_layers(), "w8a8", ranges=read_ranges(file)),
+    "plan": lambda file: torch_ir.shard(_layers(), parse_document(read_text(file)), {"tp": 2}),
+    "input": lambda file: read_files(parse_inputs([f"@{file}"])),
     "printers": show,
     "questions": question,
 }

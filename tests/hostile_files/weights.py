@@ -79,6 +79,20 @@ def _beyond() -> torch.Tensor:
     return found
 
 
+def _archive(program: bytes) -> bytes:
+    """Return an archive of torch.save whose pickle is this program."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02" + program + b".")
+        archive.writestr("archive/version", "3\n")
+        archive.writestr("archive/byteorder", "little")
+    return target.getvalue()
+
+
+_BYTES = (20 * 10**9).to_bytes(5, "little")
+_BY_TYPE = (
+    b"ctorch._tensor\n_rebuild_from_type_v2\n(cbuiltins\nbytearray\nctorch\nTensor\n\x8a\x05" + _BYTES + b"\x85}tR"
+)
 for name, file, content in [
     ("code in a .pt", "w.pt", _saved({"a": _touch()})),
     ("code in a .pth of the old kind", "w.pth", _saved({"a": _touch()}, _use_new_zipfile_serialization=False)),
@@ -102,6 +116,14 @@ for name, file, content in [
     ("byte order unknown", "w.pt", _repacked(zipfile.ZIP_STORED, _in_odd_order)),
     ("view beyond its storage", "w.pt", _saved({"a": _beyond()})),
     ("unknown suffix", "w.pkl", pickle.dumps({"a": _touch()})),
+    ("key of 10^6 nested tuples", "w.pt", _archive(b"})" + b"\x85" * 10**6 + b"K\x01s")),
+    ("key of 10^6 nested tuples, of the old kind", "w.pt", b"\x80\x02})" + b"\x85" * 10**6 + b"K\x01s."),
+    ("key of 2^70 shared tuples", "w.pt", _archive(b"})q\x00" + b"(h\x00h\x00tq\x00" * 70 + b"K\x01s")),
+    ("20 GB of a few bytes", "w.pt", _archive(b"cbuiltins\nbytearray\n\x8a\x05" + _BYTES + b"\x85R")),
+    ("20 GB of a few bytes, by another call", "w.pt", _archive(_BY_TYPE)),
+    ("a nested tensor", "w.pt", _archive(b"ctorch._utils\n_rebuild_nested_tensor\n)R")),
+    ("stack that is empty", "w.pt", _archive(b"\x85\x85\x85")),
+    ("opcode of no pickle", "w.pt", _archive(b"\xff")),
 ]:  # fmt: skip
     FAMILY.refused(name, _file(file, content), "R14", file.replace(".", r"\."))
 
@@ -138,6 +160,7 @@ for name, make in [
     ("shape of 2^62", _safetensors({"a": _entry(shape=(1 << 62, 1 << 62))}, bytes(8))),
     ("shape of 10^5 times 2^62", _safetensors({"a": _entry(shape=(1 << 62,) * 10**5)}, bytes(8))),
     ("shape that wraps to 8 bytes", _safetensors({"a": _entry(shape=((1 << 62) + 2,))}, bytes(8))),
+    ("no elements of 2^124 rows", _safetensors({"a": _entry(shape=(1 << 62, 1 << 62, 0), offsets=(0, 0))})),
     ("negative size", _safetensors({"a": _entry(shape=(-2, -1))}, bytes(8))),
     ("sizes of text", _safetensors({"a": _entry(shape=("2",))}, bytes(8))),
     ("offsets beyond the file", _safetensors({"a": _entry(offsets=(0, 8))}, bytes(4))),

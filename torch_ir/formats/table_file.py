@@ -11,6 +11,7 @@ from torch_ir.errors import SerializationError, first_line
 from torch_ir.ir.checks.limits import Limits
 from torch_ir.ir.json.json_text import parse_document, read_text
 
+_MOST_TOML = 1 << 22  # bytes; JSON, which takes less memory to parse, may be larger
 _MOST_STEPS = 20  # of a dotted key: the parser takes time that grows with the cube of their number
 _TEXT = re.compile(  # strings and comments; one that does not end reaches to the end of the text or line
     r'''
@@ -33,6 +34,8 @@ def read_table(path: Path, limits: Limits, what: str) -> dict[str, Any]:
         import tomllib
     else:
         import tomli as tomllib
+    if len(text) > _MOST_TOML:
+        raise SerializationError(f"more than {_MOST_TOML} characters of TOML; write it as JSON", rule="R2")
     if _LONG_KEY.search(_TEXT.sub("_", text)):
         raise SerializationError(f"a key has more than {_MOST_STEPS} steps", rule="R2")
     try:

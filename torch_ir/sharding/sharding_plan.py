@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -16,6 +17,7 @@ from torch_ir.sharding.entry_placements import all_entries
 from torch_ir.sharding.heads import with_shared_heads
 from torch_ir.sharding.styles import Style, style_of
 
+_MOST_PATTERNS = 500  # rows with `*`: each is compared with each path
 _MOST_PARTIAL = 3  # `*` in a pattern that match part of a step, as in `layer*`
 
 
@@ -23,18 +25,29 @@ class Plan:
     """The styles of modules and weights of one model; rows that match nothing are rejected."""
 
     def __init__(self, given: Mapping[str, Any], ir: IR) -> None:
-        self._rows = [(_pattern(path), style_of(style, path)) for path, style in given.items()]
+        styles = {path: (at, style_of(style, path)) for at, (path, style) in enumerate(given.items())}
+        patterns = [path for path in given if "*" in path]
+        if len(patterns) > _MOST_PATTERNS:
+            raise ShardError(f"plan: {len(patterns)} rows with '*' are more than {_MOST_PATTERNS}; spell them out")
+        self._patterns = [(_pattern(path), *styles[path]) for path in patterns]
+        self._exact = {path: row for path, row in styles.items() if "*" not in path}
         self._classes = {path: name for entry in all_entries(ir) for path, name in entry.modules.items()}
         self.around = cache(self._around)
         known = paths_of(ir)
-        for path, (pattern, _) in zip(given, self._rows, strict=True):
-            if not any(map(pattern.fullmatch, known)):
+        matched = self._exact.keys() & set(known)
+        matched |= {
+            path for path, (row, *_) in zip(patterns, self._patterns, strict=True) if any(map(row.fullmatch, known))
+        }
+        for path in given:
+            if path not in matched:
                 hint = suggestion(path, dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in known))
-                raise ShardError(f"plan: {path!r} matches no module or weight of the graph{hint and f'; {hint}'}")
+                raise ShardError(f"plan: {path!r:.80} matches no module or weight of the graph{hint and f'; {hint}'}")
 
     def of(self, path: str) -> Style | None:
         """Return the style of a module or weight; the first matching row wins."""
-        return next((style for pattern, style in self._rows if pattern.fullmatch(path)), None)
+        first, style = self._exact.get(path, (math.inf, None))
+        earlier = (each for pattern, at, each in self._patterns if at < first and pattern.fullmatch(path))
+        return next(earlier, style)
 
     def _around(self, path: str) -> tuple[tuple[str, Style], ...]:
         """Return the enclosing modules with a style, including the module itself, outermost first."""

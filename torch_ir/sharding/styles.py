@@ -91,7 +91,7 @@ def style_of(given: Any, where: str) -> Style:
     if isinstance(given, str):
         name = _SHORT.get(given, given)
         if name not in STYLES:
-            raise ShardError(f"plan for {where!r}: unknown style {given!r}{did_you_mean(given, STYLES)}")
+            raise ShardError(f"plan for {where!r:.80}: unknown style {given!r:.80}{did_you_mean(given, STYLES)}")
         return STYLES[name]
     if isinstance(given, Mapping):
         return _from_table(given, where)
@@ -130,7 +130,7 @@ def _from_torch(given: Any, where: str) -> Style:
         return Style(inputs=inputs, taken=taken)
     if kind == "PrepareModuleOutput":
         return Style(outputs=_one(given.desired_output_layouts, where))
-    raise ShardError(f"plan for {where!r}: unknown style {kind}; expected one of {', '.join(STYLES)}")
+    raise ShardError(f"plan for {where!r:.80}: unknown style {kind:.80}; expected one of {', '.join(STYLES)}")
 
 
 def _all(layouts: Any) -> tuple[Any, ...]:

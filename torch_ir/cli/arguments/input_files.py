@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_ir.cli.arguments.input_specs import InputSpec, refuse_twins
-from torch_ir.errors import CommandError, TorchIRError, did_you_mean, first_line
+from torch_ir.errors import CommandError, TorchIRError, WeightLoadError, did_you_mean, first_line
 from torch_ir.ir.checks.limits import Budget
 
 _DEEPEST = 50  # levels of lists and dicts in a file, which may contain itself
@@ -72,7 +72,10 @@ def _read_as(path: Path) -> Any:
     if path.suffix == ".safetensors":
         return load_weights_safetensors(path)
     if path.suffix in (".pt", ".pth"):
-        return load_pickled(path, "cpu")
+        try:
+            return load_pickled(path, "cpu")
+        except WeightLoadError as error:
+            raise CommandError(f"cannot read {path}: {first_line(error)}") from None
     if path.suffix not in (".npy", ".npz"):
         raise CommandError(f"{path}: unknown file type; expected .npy, .npz, .safetensors or .pt")
     import numpy

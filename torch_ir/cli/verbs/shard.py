@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.models.config import load_config
 from torch_ir.cli.verb import add_json, add_verb, load_checked, save_graph, show
-from torch_ir.errors import CommandError
+from torch_ir.errors import CommandError, SerializationError
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
@@ -86,7 +86,6 @@ def _facts(ir: IR, sharded: IR) -> dict[str, Any]:
 
 def _plan(arguments: argparse.Namespace, ir: IR, ranks: int) -> tuple[dict[str, Any], list[str]]:
     """Return the plan, from a JSON file or transformers, and the modules left whole because they have too few heads."""
-    from torch_ir.ir.json.json_text import parse_json, read_text
     from torch_ir.sharding import transformers_plan
 
     if arguments.plan is None:
@@ -99,10 +98,16 @@ def _plan(arguments: argparse.Namespace, ir: IR, ranks: int) -> tuple[dict[str, 
         return dict(rows), [path for path in rows if rows[path] != usual[path]]
     if arguments.experts:
         raise CommandError("--experts applies to the plan of a configuration; your own plan already places the experts")
-    given = parse_json(read_text(path))
-    if not isinstance(given, dict):
-        raise CommandError(f"{path} is not a plan; expected a JSON object that maps module paths to styles")
-    return given, []
+    return _read_plan(path), []
+
+
+def _read_plan(path: Path) -> dict[str, Any]:
+    from torch_ir.ir.json.json_text import parse_document, read_text
+
+    try:
+        return parse_document(read_text(path))
+    except SerializationError as error:
+        raise CommandError(f"{path} is not a plan, a JSON object that maps module paths to styles: {error}") from None
 
 
 def _placements(given: list[str]) -> dict[str, str]:
