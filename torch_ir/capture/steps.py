@@ -37,6 +37,7 @@ class Request(NamedTuple):
     crosscheck: bool
     in_blocks: bool
     is_fast: bool  # whether the fast recording is tried first
+    with_gradients: bool = False  # whether the model is a training step, which is recorded
 
 
 def steps(request: Request) -> Iterator[Step]:
@@ -78,7 +79,7 @@ def by_recording(request: Request) -> IR:
     """Record one run of the model in ordinary Python, or one for each outcome of its branches on data."""
     model, call = request.model, request.call
     recording = partial(_recorded, request)
-    if request.capture != "record" or not request.is_fast or not has_no_values(model, call):
+    if request.with_gradients or request.capture != "record" or not request.is_fast or not has_no_values(model, call):
         return recording()
     with_functions = not (request.in_blocks or request.crosscheck)
     return quickly(model, call, recording, _check(request), with_functions=with_functions)
@@ -88,7 +89,8 @@ def _recorded(request: Request) -> IR:
     from torch_ir.capture.data_branches.explore_ways import explored
     from torch_ir.capture.record.recorded_program import record
 
-    return explored(partial(record, request.model, request.call), request.ways)
+    recording = partial(record, request.model, request.call, with_gradients=request.with_gradients)
+    return explored(recording, request.ways)
 
 
 def _exactly(request: Request, path: Path | None = None) -> IR:

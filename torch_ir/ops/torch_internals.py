@@ -27,6 +27,7 @@ from torch._C import _dispatch_tls_local_exclude_set as excluded_dispatch_keys  
 from torch._C import _dispatch_tls_local_include_set as included_dispatch_keys  # of this thread; 2.9 to 2.15
 from torch._C import _ExcludeDispatchKeyGuard as ExcludeDispatchKeyGuard  # excludes a key set; 2.9 to 2.15
 from torch._C import _ForceDispatchKeyGuard as ForceDispatchKeyGuard  # sets both key sets; 2.9 to 2.15
+from torch._C import _current_autograd_node as running_autograd_node  # None outside backward; 2.9 to 2.15
 from torch._C import _nn as nn_functions  # functions of `torch.nn.functional` in C++; 2.9 to 2.15
 from torch._C import _pop_torch_function_stack as pop_function_mode  # the innermost mode; 2.9 to 2.15
 from torch._C import _push_on_torch_function_stack as push_function_mode  # enters a mode; 2.9 to 2.15
@@ -152,6 +153,17 @@ def memory_key(tensor: torch.Tensor) -> int:
 def dense_memory_key(value: Any) -> int | None:
     """Return the same number for a strided tensor; None for any other value."""
     return memory_key(value) if isinstance(value, torch.Tensor) and value.layout == torch.strided else None
+
+
+def next_autograd_number() -> int:
+    """Return the number of the next call that autograd records (`_get_sequence_nr`; 2.9 to 2.15)."""
+    return torch.autograd._get_sequence_nr()
+
+
+def running_autograd_number() -> int | None:
+    """Return the number of the call whose gradient is being computed (`_sequence_nr`; 2.9 to 2.15)."""
+    node = running_autograd_node()
+    return None if node is None else node._sequence_nr()
 
 
 def count_as_parameter(tensor: torch.Tensor, is_parameter: bool = True) -> None:

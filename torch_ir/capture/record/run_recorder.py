@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from torch_ir.capture.data_branches.decision_paths import NoValueError, Path
 from torch_ir.capture.diagnosis import definition
+from torch_ir.capture.naming.gradient_places import GradientPlaces
 from torch_ir.capture.naming.running_functions import FunctionCalls
 from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.naming.source_lines import SourceLines
@@ -59,7 +60,7 @@ _WHILE = torch.ops.higher_order.while_loop
 class Recorder:
     """Records a run; `path` gives the outcomes of the model's branches on data."""
 
-    def __init__(self, model: nn.Module, mode: FakeTensorMode, path: Path) -> None:
+    def __init__(self, model: nn.Module, mode: FakeTensorMode, path: Path, with_gradients: bool = False) -> None:
         self.model = model
         self.path = path
         self.modules = ModuleCalls(model)
@@ -75,6 +76,7 @@ class Recorder:
         self._is_busy = False
         self._composites: dict[OpOverload, bool] = {}  # whether their result sizes depend on data
         self._operators = _Operators(self)
+        self._gradients = GradientPlaces() if with_gradients else None
         self._lines = SourceLines(Recorder.run.__code__)
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -268,10 +270,12 @@ class Recorder:
 
     def _meta(self) -> dict[str, Any]:
         """Return the module stack and source line of a call, as torch.export stores them, and the torch function."""
-        scope = self.modules.scope
+        scope, line = self.modules.scope, self._lines.trace()
+        if self._gradients is not None:
+            scope, line = self._gradients.place(scope, line)
         return {
             "nn_module_stack": {} if scope is None else scope.stack,
-            "stack_trace": self._lines.trace(),
+            "stack_trace": line,
             FUNCTION: self._functions.running,
         }
 
