@@ -79,7 +79,9 @@ def by_recording(request: Request) -> IR:
     """Record one run of the model in ordinary Python, or one for each outcome of its branches on data."""
     model, call = request.model, request.call
     recording = partial(_recorded, request)
-    if request.with_gradients or request.capture != "record" or not request.is_fast or not has_no_values(model, call):
+    if request.with_gradients:
+        return quickly(model, call, recording, with_gradients=True) if request.is_fast else recording()
+    if request.capture != "record" or not request.is_fast or not has_no_values(model, call):
         return recording()
     with_functions = not (request.in_blocks or request.crosscheck)
     return quickly(model, call, recording, _check(request), with_functions=with_functions)

@@ -51,7 +51,7 @@ class OptimizerBinding:
 
     def state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what the optimisers keep from step to step, as tensors on meta: `exp_avg.<parameter key>`, ..."""
-        with torch.no_grad():
+        with torch.no_grad():  # on meta, where nothing is computed
             blank = {key: torch.empty_like(tensor, device="meta") for key, tensor in parameters.items()}
             grads = {key: torch.empty_like(tensor) for key, tensor in blank.items() if parameters[key].requires_grad}
             rates = {name: torch.empty((), dtype=rate.dtype, device="meta") for name, rate in self._rates()}

@@ -22,6 +22,8 @@ from torch_ir.errors import ExportError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_REDUCED = (torch.bfloat16, torch.float16)
+
 
 class Number:
     """A Python float whose value the graph computes, in arithmetic and as a scalar argument of an operator."""
@@ -94,8 +96,12 @@ def _plain(func: Callable[..., Any], tensor: Tensor, other: Any) -> Any:
 
 
 def _with_value(func: Callable[..., Any], tensor: Tensor, one: Tensor, two: Tensor, *, value: Any) -> Any:
-    """`addcdiv(x, a, b, value=n)` computes x + (n * a) / b."""
-    return func(tensor, torch.mul(one, _operand(value)), two)
+    """`addcdiv_(x, a, b, value=n)` computes x + (n * a) / b, in float32 if x is bfloat16 or float16."""
+    if tensor.dtype not in _REDUCED:
+        return func(tensor, torch.mul(one, _operand(value)), two)
+    wide, first, second = (each.to(torch.float32) for each in (tensor, one, two))
+    result = func(wide, torch.mul(first, _operand(value)), second)
+    return tensor.copy_(result) if func.__name__.endswith("_") else result.to(tensor.dtype)
 
 
 def _with_alpha(func: Callable[..., Any], tensor: Tensor, other: Tensor, *, alpha: Any) -> Any:

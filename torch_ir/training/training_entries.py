@@ -9,8 +9,9 @@ from torch_ir.capture.naming.gradient_places import BACKWARD
 from torch_ir.errors import ExportError
 from torch_ir.ir import IR, Branch, OpNode, Slot, TensorMeta
 from torch_ir.ir.graph.io_tree import Tree
-from torch_ir.ir.graph.origins import is_below
+from torch_ir.ir.graph.origins import modules_around
 from torch_ir.ops.effects import is_pure
+from torch_ir.training.optimizer_binding import RATE
 from torch_ir.training.training_step import OPTIMIZER
 
 FORWARD, STEP = "forward", "step"
@@ -65,8 +66,8 @@ def _keep(ir: IR, dropped: Collection[OpNode]) -> None:
     ir.nodes = kept[::-1]
     changed = {target for target, _ in ir.mutations}
     ir.params = [param for param in ir.params if param.consumers or param in changed]
-    used = {node.origin.module for node in ir.nodes}
-    ir.modules = {path: kind for path, kind in ir.modules.items() if any(path == at or is_below(at, path) for at in used)}
+    used = {path for module in {node.origin.module for node in ir.nodes} for path in modules_around(module)}
+    ir.modules = {path: kind for path, kind in ir.modules.items() if path in used}
 
 
 def _taken(tree: Tree, tensors: Any, found: list[TensorMeta]) -> Tree:
@@ -87,22 +88,34 @@ def _part(node: OpNode) -> str:
 
 def with_owners(ir: IR) -> None:
     """Write the module of the updated parameter into the origin of each node of the update."""
-    owners: dict[TensorMeta, str] = {}
-    for param in ir.params:
-        key = param.key or ""
-        if key.startswith(f"{OPTIMIZER}."):
-            key = key.split(".", 2)[2] if key.count(".") > 1 else ""
-        if param.param is not None and (param.param.kind == "parameter" or param.key != key):
-            owners[param] = key.rpartition(".")[0]
-    for node in ir.nodes:
-        if _part(node) != OPTIMIZER:
-            continue
+    updates = [node for node in ir.nodes if _part(node) == OPTIMIZER]
+    owners = {param: owner for param in ir.params if (owner := _owner(param)) is not None}
+    for node in updates:
         found = {owners[tensor] for tensor in node.inputs if tensor in owners}
         if len(found) == 1:
-            owner = found.pop()
-            owners.update(dict.fromkeys(node.outputs, owner))
-            if owner in ir.modules or not owner:
-                kind = ir.modules.get(owner, "")
-                path = f"{OPTIMIZER}.{owner}" if owner else OPTIMIZER
-                node.origin = node.origin._replace(module=path, module_class=f"{kind.rpartition('.')[2]}Update")
-                ir.modules[path] = f"{kind}Update"
+            owners.update(dict.fromkeys(node.outputs, found.pop()))
+    for node in reversed(updates):  # what only one update reads, such as a learning rate with its sign changed
+        readers = {owners.get(made) for tensor in node.outputs for user in tensor.consumers for made in user.outputs}
+        if len(readers) == 1 and (owner := readers.pop()) is not None:
+            owners.update((tensor, owner) for tensor in node.outputs if tensor not in owners)
+    for node in updates:
+        owner = owners.get(node.outputs[0]) if node.outputs else None
+        if owner:
+            kind = ir.modules.get(owner, "").rpartition(".")[2]
+            node.origin = node.origin._replace(module=f"{OPTIMIZER}.{owner}", module_class=f"{kind}Update")
+    for owner in {owner for owner in owners.values() if owner}:
+        for path in modules_around(owner)[1:]:
+            if path in ir.modules:
+                ir.modules[f"{OPTIMIZER}.{path}"] = f"{ir.modules[path]}Update"
+    ir.modules = dict(sorted(ir.modules.items()))
+
+
+def _owner(param: TensorMeta) -> str | None:
+    """Return the module of a parameter, or of the parameter whose optimiser state this is."""
+    if param.param is None:
+        return None
+    key = param.key or ""
+    if key.startswith(f"{OPTIMIZER}."):
+        _, name, key = key.split(".", 2)
+        return None if name == RATE and key.isdecimal() else key.rpartition(".")[0]
+    return key.rpartition(".")[0] if param.param.kind == "parameter" else None

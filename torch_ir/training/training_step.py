@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torch_ir.capture.naming.gradient_places import BACKWARD
 from torch_ir.errors import ExportError
-from torch_ir.ops.torch_internals import pytree
+from torch_ir.ops.torch_internals import module_table, pytree
 from torch_ir.training.optimizer_binding import OptimizerBinding, nested
 
 OPTIMIZER = "optimizer"  # prefix of the keys of optimiser state, and of the module paths of updates
@@ -80,7 +80,7 @@ def training_step(
     parts: dict[str, nn.Module] = {BACKWARD: Backward()}
     if binding is not None:
         parts[OPTIMIZER] = Update(binding, dict(model.named_parameters()))
-    step.__dict__["_modules"] = {**dict(model.named_children()), **parts}
+    step.__dict__["_modules"] = {**module_table(model), **parts}
     forward = vars(model)["forward"] if original is None else original.__get__(step)
 
     def run(*args: Any, **kwargs: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from torch_ir.capture.example_inputs import OwnMemory
 from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.export.fake_weights import fake_copy, has_no_values, weight_free
 from torch_ir.capture.export.untraceable import refuse_scripted
-from torch_ir.capture.instrument import capturing, intercepted
+from torch_ir.capture.instrument import capturing, intercepted, without_libraries
 from torch_ir.capture.program.no_op_copies import no_op_copies, torch_version
 from torch_ir.capture.program.program_to_ir import convert_exported_program
 from torch_ir.capture.program.provenance import is_users
@@ -165,6 +165,8 @@ def _eager(gradients: _Gradients) -> Iterator[None]:
         stack.enter_context(quiet())
         stack.enter_context(torch.no_grad())
         stack.enter_context(plain_attention())
+        if gradients.is_training:  # layers of oneDNN have several outputs that only its own backward reads
+            stack.enter_context(without_libraries())
         stack.enter_context(uncompiled())
         stack.enter_context(intercepted(*SET_GRAD_ENABLED, gradients.switch))
         if (

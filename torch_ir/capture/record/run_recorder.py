@@ -27,6 +27,7 @@ from torch_ir.capture.state.tensor_memory import SET_DATA, refusal
 from torch_ir.errors import ConversionError
 from torch_ir.ops.effects import is_forbidden, mutated_arguments, written_arguments
 from torch_ir.ops.guards import OFFSET, decision, fixed_shape
+from torch_ir.ops.random_fill import BERNOULLI_, fill_mask
 from torch_ir.ops.schema import bind
 from torch_ir.ops.torch_internals import (
     DispatchKey,
@@ -155,6 +156,9 @@ class Recorder:
         self.untracked.notice_changes(self.tape, (args, kwargs))
         if func in _NEW:
             return self._new(func, args[0])
+        if func is BERNOULLI_ and self._gradients is not None:
+            with self._operators:
+                return fill_mask(*args, **kwargs)
         if is_forbidden(str(func)):
             return self._lose_track(func, args, kwargs)
         nodes = self.tape.nodes_of((tuple(args), dict(kwargs)))
@@ -229,6 +233,8 @@ class Recorder:
 
     def _higher_order(self, func: HigherOrderOperator, args: Sequence[Any]) -> Any:
         """Follow `cond` and `while_loop` like branches and loops in Python."""
+        if self._gradients is not None:
+            raise ConversionError(f"{func} in a training step is not supported: its gradient is not one of operators")
         with self._operators:
             if func is _COND:
                 taken, other, operands = args[1:]
