@@ -56,7 +56,7 @@ def compare(
     loss: Any = squares,
     optimizer: Optimizers = adamw,
     steps: int = 1,
-    on_meta_device: bool = True,
+    on_meta_device: bool = False,
     **options: Any,
 ) -> Compared:
     """Run steps of the graph and of eager PyTorch from the same state, with the same random numbers."""
@@ -72,9 +72,11 @@ def compare(
             captured, given[0], targets=given[1], kwargs=given[2], loss=loss, optimizer=optimizer(captured.parameters()),
             strict=on_meta_device, **options,
         )  # fmt: skip
+    read = {key for param in ir.params if param.param for key in param.param.keys}
     start = {key: value.clone() for key, value in model.state_dict().items()}
-    run_backward = IRExecutor(ir.functions["backward"], {key: value.clone() for key, value in start.items()})
-    run_step = IRExecutor(ir, {**start, **optimizer_state(ir)})
+    given_weights = {key: value for key, value in start.items() if key in read}
+    run_backward = IRExecutor(ir.functions["backward"], {key: value.clone() for key, value in given_weights.items()})
+    run_step = IRExecutor(ir, {**given_weights, **optimizer_state(ir)})
     eager_optimizer = optimizer(model.parameters())
     losses, gradients = 0.0, 0.0
     for number in range(steps):
@@ -92,9 +94,8 @@ def compare(
         torch.manual_seed(number)
         got = run_step(*inputs, *targets, **kwargs)["loss"]
         losses = max(losses, difference({"loss": got}, {"loss": value.detach()}))
-    keys = {key for param in ir.params if param.param for key in param.param.keys}
     after = {key: value for key, value in model.state_dict().items() if key in run_step.state}
-    assert all(torch.equal(start[key], value) for key, value in model.state_dict().items() if key not in keys)
+    assert all(torch.equal(start[key], value) for key, value in model.state_dict().items() if key not in read)
     return Compared(ir, losses, gradients, difference(run_step.state, after))
 
 

@@ -32,9 +32,9 @@ class OptimizerBinding:
     def __init__(self, optimizers: Sequence[Optimizer], parameters: Mapping[str, Tensor]) -> None:
         self._keys = {id(tensor): key for key, tensor in parameters.items()}
         self._optimizers = optimizers
-        self._groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         for optimizer in optimizers:
             _refuse(optimizer)
+        self._groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         owned = [key for group in self._groups for key in self._keys_of(group)]
         twice = next((key for key in owned if owned.count(key) > 1), None) if len(set(owned)) < len(owned) else None
         if twice is not None:

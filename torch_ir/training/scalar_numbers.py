@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from torch_ir.capture.instrument import intercepted
-from torch_ir.errors import ExportError
+from torch_ir.errors import ConversionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,7 @@ class Number:
         return Number(torch.neg(self.tensor))
 
     def _asked(self, *_: Any) -> Any:
-        raise ExportError(
+        raise ConversionError(
             "the optimiser branches on a number that depends on the step or on values, such as the step counter; "
             "its update cannot be one graph"
         )
@@ -77,7 +77,9 @@ class Number:
         """Call an operator with a number among its arguments."""
         form = _FORMS.get(getattr(func, "__name__", ""))
         if form is None:
-            raise ExportError(f"the optimiser passes a number that depends on the step to {func}, which is not covered")
+            raise ConversionError(
+                f"the optimiser passes a number that depends on the step to {func}, which is not covered"
+            )
         return form(func, *args, **(kwargs or {}))
 
 

@@ -50,7 +50,7 @@ def extract_training(
     `strict`, `kwargs`, `blocks` and `model_name` are those of `extract_ir`.
     """
     _check(model, loss, clip_norm, loss_scale, micro_batches, blocks)
-    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer or ())
+    optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer] if optimizer else []
     binding = OptimizerBinding(optimizers, dict(model.named_parameters())) if optimizers else None
     options = Options(loss, clip_norm, loss_scale, micro_batches)
     args = tuple(example_inputs)
@@ -78,7 +78,7 @@ def _check(
         raise ExportError(f"no parameter of {type(model).__name__} requires a gradient")
 
 
-def optimizer_state(ir: IR, optimizer: Optimizer | None = None) -> dict[str, Tensor]:
+def optimizer_state(ir: IR) -> dict[str, Tensor]:
     """Return the state of the optimiser before the first step, by the keys of the graph."""
     facts = ir.extensions.get(EXTENSION)
     if facts is None:

@@ -10,13 +10,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointFunction
 
+from torch_ir.capture.instrument import intercepted
 from torch_ir.capture.naming.gradient_places import BACKWARD
-from torch_ir.errors import ExportError
-from torch_ir.ops.torch_internals import module_table, pytree
+from torch_ir.errors import ConversionError, ExportError
+from torch_ir.ops.torch_internals import MODULE_TABLES, module_table, pytree
 from torch_ir.training.optimizer_binding import OptimizerBinding, nested
 
 OPTIMIZER = "optimizer"  # prefix of the keys of optimiser state, and of the module paths of updates
+MODULES = MODULE_TABLES[-1]
 SEED = "seed"  # value of `loss`: gradients of the outputs are inputs
 Loss = Callable[..., Tensor]
 
@@ -76,15 +79,18 @@ def training_step(
     if taken is not None:
         raise ExportError(f"the model has an attribute {taken!r}, which is the path of a part of the training step")
     step = copy.copy(model)  # keys and module paths stay those of the model
-    original = type(model).forward if "forward" not in vars(model) else None
+    hooks = {name: type(value)() for name, value in vars(model).items() if "_hooks" in name and isinstance(value, dict)}
     parts: dict[str, nn.Module] = {BACKWARD: Backward()}
     if binding is not None:
         parts[OPTIMIZER] = Update(binding, dict(model.named_parameters()))
-    step.__dict__["_modules"] = {**module_table(model), **parts}
-    forward = vars(model)["forward"] if original is None else original.__get__(step)
+    vars(step).update({**hooks, MODULES: {**module_table(model), **parts}})
 
     def run(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        return _Run(step, forward, options)(args[:count], args[count : count + targets], kwargs)
+        inner = copy.copy(step)  # with the tensors that replace the model's during capture
+        del inner.forward
+        own = {name: vars(model)[name] for name in (*hooks, MODULES, "forward") if name in vars(model)}
+        vars(inner).update(own)
+        return _Run(step, inner, options)(args[:count], args[count : count + targets], kwargs)
 
     run.__signature__ = _signature(model, count, targets)  # type: ignore[attr-defined]  # read by torch
     step.forward = run
@@ -128,7 +134,7 @@ class _Run:
     def _differentiated(self, args: Any, targets: Any, kwargs: Any, share: int) -> tuple[Any, Any, dict[str, Tensor]]:
         """Return the outputs, the loss divided by the number of micro-batches, and the gradients."""
         options = self._options
-        with torch.enable_grad():
+        with torch.enable_grad(), intercepted(CheckpointFunction, "apply", _refuse_reentrant):
             output = self._forward(*args, **kwargs)
             if options.loss == SEED:
                 loss, roots, seeds = None, list(_differentiable(output)), list(targets)
@@ -139,17 +145,26 @@ class _Run:
                 roots, seeds = [loss if options.loss_scale is None else loss * options.loss_scale], None
             grads = getattr(self._step, BACKWARD)(roots, seeds, list(self._trained.values()))
         found = zip(self._trained, grads, strict=True)
+        if all(gradient is None for gradient in grads):
+            raise ConversionError("the loss does not depend on a parameter that requires a gradient")
         shown = pytree.tree_map(_shown, output)
         return shown, None if loss is None else loss.detach(), {key: grad for key, grad in found if grad is not None}
+
+
+def _refuse_reentrant(original: Any, *_: Any) -> Any:
+    raise ConversionError(
+        "torch.utils.checkpoint with use_reentrant=True computes gradients outside of autograd's graph; "
+        "use use_reentrant=False"
+    )
 
 
 def _loss_of(output: Any, targets: Any, loss: Loss | str | None) -> Tensor:
     found = loss(output, *targets) if callable(loss) else _own_loss(output)
     if not isinstance(found, Tensor) or found.numel() != 1:
         shape = f"of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-        raise ExportError(f"the loss must be a tensor with one element, but it is {shape}; pass loss=")
+        raise ConversionError(f"the loss must be a tensor with one element, but it is {shape}; pass loss=")
     if not found.requires_grad:
-        raise ExportError("the loss does not depend on a parameter that requires a gradient")
+        raise ConversionError("the loss does not depend on a parameter that requires a gradient")
     return found
 
 
@@ -169,7 +184,7 @@ def _differentiable(output: Any) -> Iterator[Tensor]:
 def _check_seeds(roots: Sequence[Tensor], seeds: Sequence[Tensor]) -> None:
     if not roots or [tensor.shape for tensor in roots] != [tensor.shape for tensor in seeds]:
         wanted, given = ([tuple(tensor.shape) for tensor in tensors] for tensors in (roots, seeds))
-        raise ExportError(
+        raise ConversionError(
             f"loss='seed' needs one target for each output that depends on parameters: {wanted}, not {given}"
         )
 
@@ -189,7 +204,7 @@ def _micro_batches(call: Any, count: int) -> Iterator[Any]:
     leaves, spec = pytree.tree_flatten(call)
     for leaf in leaves:
         if isinstance(leaf, Tensor) and (leaf.dim() == 0 or leaf.shape[0] % count):
-            raise ExportError(f"an input of shape {tuple(leaf.shape)} cannot be split into {count} micro-batches")
+            raise ConversionError(f"an input of shape {tuple(leaf.shape)} cannot be split into {count} micro-batches")
     split = [leaf.chunk(count) if isinstance(leaf, Tensor) else [leaf] * count for leaf in leaves]
     for number in range(count):
         yield pytree.tree_unflatten([pieces[number] for pieces in split], spec)

@@ -159,6 +159,7 @@ def _recorded(
         if run.refusal is not None:
             raise run.refusal
         ir = write_default_dtypes(assembly.ir(returned, minimums, decisions))
+        recorder.generator.reuse(ir)
     ir.fixed_layout = lines[0] if lines else ir.fixed_layout or no_ops.written_later()
     return ir
 

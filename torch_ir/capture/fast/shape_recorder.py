@@ -19,7 +19,8 @@ from torch_ir.capture.naming.gradient_places import GradientPlaces
 from torch_ir.capture.naming.running_functions import FunctionCalls
 from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.naming.source_lines import SourceLines
-from torch_ir.ops.random_fill import BERNOULLI_, fill_mask
+from torch_ir.capture.state.generator_states import GeneratorStates
+from torch_ir.ops.functional_calls import FUNCTIONAL_CALLS
 from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, pytree, rewritten_for_sizes
 
 if TYPE_CHECKING:
@@ -58,11 +59,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         self._writes: Counter[int] = Counter()  # by the memory that was written to
         self._lines = SourceLines(Recorder.run.__code__)
         self.with_gradients = with_gradients
+        self.generator = GeneratorStates()
         self._gradients = GradientPlaces() if with_gradients else None
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         indexing = SizeIndexing() if self.sizes is not None else nullcontext()
-        with self.modules.watched(), self, self._functions or nullcontext(), indexing:
+        restored = self.generator.watched() if self.with_gradients else nullcontext()
+        with self.modules.watched(), restored, self, self._functions or nullcontext(), indexing:
             return self.model(*args, **kwargs)
 
     def version(self, tensor: torch.Tensor) -> int:
@@ -82,9 +85,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             raise NotCoveredError(f"{func} is a higher-order operator")
         if self._gradients is None and _is_grad_enabled():
             raise NotCoveredError("a region with gradients enabled")
-        if func is BERNOULLI_ and self._gradients is not None:
+        if self._gradients is not None and (form := FUNCTIONAL_CALLS.get(func)) is not None:
             with self:
-                return fill_mask(*args, **kwargs or {})
+                result = form(*args, **kwargs or {})
+            if result is not NotImplemented:
+                return result
         if func is _LIFT:
             func = _LIFT_COPY
         tensors: list[Ghost] = []
@@ -131,6 +136,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         scope, line = self.modules.scope, self._lines.here(_DEPTH)
         if self._gradients is not None:
             scope, line = self._gradients.place(scope, line)
+            if rule.is_random:
+                self.generator.drawn()
         tape.steps.append(Step(rule, inputs, first, scope, line, function))
         if rule.only_output is not None:  # the common case
             form, view_of = rule.only_output.form, rule.only_output.view_of

@@ -18,7 +18,6 @@ class GradientPlaces:
     def __init__(self) -> None:
         self._places: dict[int, tuple[Scope | None, str]] = {}
         self._mirrored: dict[Scope | None, Scope] = {}
-        self._outer: Scope | None = None
 
     def place(self, scope: Scope | None, line: str) -> tuple[Scope | None, str]:
         """Return the place of a call from the scope and line that run it."""
@@ -26,10 +25,10 @@ class GradientPlaces:
         if outer is not None:
             if scope is not outer:  # a module runs inside backward: recomputation
                 scope = self._mirror(scope, outer)
-            elif (number := running_autograd_number()) is not None and number in self._places:
-                noted, line = self._places[number]
+            else:
+                noted, line = self._places.get(running_autograd_number() or -1, (None, line))
                 return self._mirror(noted, outer), line
-        self._places[next_autograd_number() - 1] = scope, line
+        self._places.setdefault(next_autograd_number() - 1, (scope, line))  # autograd counts before the call
         return scope, line
 
     def _backward_around(self, scope: Scope | None) -> Scope | None:

@@ -128,6 +128,7 @@ def _recorded(model: nn.Module, call: Call, path: Path, gradients: _Gradients, t
                 program = _program(recorder, args, kwargs)
                 line = copies.written_later()
             ir = convert_exported_program(program, always_retraced=path.is_retraced)
+            recorder.generator.reuse(ir)
         except ConversionError:
             raise
         except (Exception, SystemExit) as error:  # whatever forward raises

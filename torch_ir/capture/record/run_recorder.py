@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -23,11 +23,12 @@ from torch_ir.capture.record.escapes import ASKING_FOR_LAYOUT, LEAVING, SHOWING,
 from torch_ir.capture.record.fx_tape import Tape
 from torch_ir.capture.record.untracked_tensors import UntrackedTensors
 from torch_ir.capture.state.assigned_buffers import assignments_written
+from torch_ir.capture.state.generator_states import GeneratorStates
 from torch_ir.capture.state.tensor_memory import SET_DATA, refusal
 from torch_ir.errors import ConversionError
-from torch_ir.ops.effects import is_forbidden, mutated_arguments, written_arguments
+from torch_ir.ops.effects import is_forbidden, may_draw, mutated_arguments, written_arguments
+from torch_ir.ops.functional_calls import FUNCTIONAL_CALLS
 from torch_ir.ops.guards import OFFSET, decision, fixed_shape
-from torch_ir.ops.random_fill import BERNOULLI_, fill_mask
 from torch_ir.ops.schema import bind
 from torch_ir.ops.torch_internals import (
     DispatchKey,
@@ -78,6 +79,7 @@ class Recorder:
         self._composites: dict[OpOverload, bool] = {}  # whether their result sizes depend on data
         self._operators = _Operators(self)
         self._gradients = GradientPlaces() if with_gradients else None
+        self.generator = GeneratorStates()
         self._lines = SourceLines(Recorder.run.__code__)
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -87,6 +89,7 @@ class Recorder:
             with (
                 assignments_written(self.model, self.tape.known),
                 self.modules.watched(),
+                self.generator.watched() if self._gradients is not None else nullcontext(),
                 self._operators,
                 _Functions(self),
             ):
@@ -156,9 +159,11 @@ class Recorder:
         self.untracked.notice_changes(self.tape, (args, kwargs))
         if func in _NEW:
             return self._new(func, args[0])
-        if func is BERNOULLI_ and self._gradients is not None:
+        if self._gradients is not None and (form := FUNCTIONAL_CALLS.get(func)) is not None:
             with self._operators:
-                return fill_mask(*args, **kwargs)
+                result = form(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         if is_forbidden(str(func)):
             return self._lose_track(func, args, kwargs)
         nodes = self.tape.nodes_of((tuple(args), dict(kwargs)))
@@ -167,6 +172,8 @@ class Recorder:
         if not isinstance(result, (torch.Tensor, list, tuple)) and result is not None:
             return result  # a size or stride
         self.tape.call(func, nodes[0], nodes[1], result, self._meta())
+        if may_draw(func):
+            self.generator.drawn()
         if self._makes_sizes_of_data(func, args, kwargs):
             self._guard_shapes(result)
         return result

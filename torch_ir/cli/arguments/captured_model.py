@@ -35,6 +35,10 @@ _NEEDS_VALUES = frozenset((
 ))  # fmt: skip
 
 
+# of a model, its positional and keyword inputs, and a function that returns the value of a specification
+Extractor = Callable[[Any, Any, Any, Callable[[InputSpec], Any]], Any]
+
+
 @dataclass
 class Captured:
     """A graph, the seconds its capture took, and notes for the user."""
@@ -52,10 +56,13 @@ def capture(
     weights: str | None = None,
     layout: str | None = None,
     dequantize: str = "prologue",
+    extractor: Extractor | None = None,
+    further: Sequence[InputSpec] = (),
     **options: Any,
 ) -> Captured:
     """Capture a model with the inputs of `--input` and `--dim`; `options` are passed to extract_ir.
 
+    An `extractor` captures it in place of extract_ir, and may ask for the values of `further` specifications.
     A model that needs values to be captured is captured again on real ones: its initial weights or those of a file,
     and random inputs or those of files. With `real` or `weights`, it is captured on these at once.
     """
@@ -74,6 +81,8 @@ def capture(
     show_progress(f"building {text}")
     source = find_model(text, own_only=getattr(arguments, "own_only", False))
     start = time.perf_counter()
+    if source.program is not None and extractor is not None:
+        raise CommandError(f"{text} is an exported program, which has no training mode; pass a model")
     if source.program is not None:
         return _converted(text, source.program, arguments, options)
     notes = []
@@ -84,7 +93,7 @@ def capture(
         notes.append(f"no --input given; using {' and '.join(texts)}")
         _print_notes(notes, arguments)
     specs = read_files(specs, nested=True)
-    sizes = choose_sizes(specs, dims)
+    sizes = choose_sizes([*specs, *further], dims)
     bound = match_inputs(model, specs)
     shapes = dynamic_shapes(bound, dims)
 
@@ -96,6 +105,8 @@ def capture(
         call.arguments = {name: map_specs(value, value_of) for name, value in bound.arguments.items()}
         show_progress(f"capturing {type(model).__name__}")
         watch_layers(model)
+        if extractor is not None:
+            return extractor(model, call.args, call.kwargs, value_of)  # type: ignore[no-any-return]  # an IR
         return torch_ir.extract_ir(model, call.args, kwargs=call.kwargs, strict=False, dynamic_shapes=shapes, **options)
 
     def extract_real() -> IR:
