@@ -23,7 +23,8 @@ def squares(output: Any, *_: Any) -> Tensor:
     leaves = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
     terms = [torch.view_as_real(leaf) if leaf.is_complex() else leaf.float() for leaf in leaves]
     shares = [torch.arange(term.numel()).remainder(7).reshape(term.shape).to(term.dtype) for term in terms]
-    return torch.stack([((term + 0.1 * term.square()) * share).mean() for term, share in zip(terms, shares)]).sum()
+    pairs = zip(terms, shares, strict=True)
+    return torch.stack([((term + 0.1 * term.square()) * share).mean() for term, share in pairs]).sum()
 
 
 def adamw(parameters: Any) -> torch.optim.Optimizer:
@@ -68,10 +69,9 @@ def compare(
         captured, given = captured.to("meta"), on_meta(given)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CaptureWarning)
-        ir = extract_training(
-            captured, given[0], targets=given[1], kwargs=given[2], loss=loss, optimizer=optimizer(captured.parameters()),
-            strict=on_meta_device, **options,
-        )  # fmt: skip
+        optimizers = optimizer(captured.parameters())
+        options |= {"targets": given[1], "kwargs": given[2], "loss": loss, "strict": on_meta_device}
+        ir = extract_training(captured, given[0], optimizer=optimizers, **options)
     read = {key for param in ir.params if param.param for key in param.param.keys}
     start = {key: value.clone() for key, value in model.state_dict().items()}
     given_weights = {key: value for key, value in start.items() if key in read}
@@ -83,7 +83,7 @@ def compare(
         torch.manual_seed(number)
         value = eager_loss(model, copy.deepcopy(inputs), copy.deepcopy(targets), kwargs, loss)
         eager_optimizer.zero_grad()
-        value.backward()
+        torch.autograd.backward(value)
         wanted = {key: each.grad.clone() for key, each in model.named_parameters() if each.grad is not None}
         if number == 0:
             torch.manual_seed(number)

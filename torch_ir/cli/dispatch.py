@@ -153,7 +153,7 @@ def build_parser(program: str = "torch-ir", word: str = "") -> Program:
     word = _OTHER_NAMES.get(word, word)
     names = [name for group in _GROUPS.values() for name in group]
     for name in [word] if word in names else names:
-        importlib.import_module(f"torch_ir.cli.verbs.{name.replace(chr(45), chr(95))}").add_parser(parser.verbs)
+        importlib.import_module(f"torch_ir.cli.verbs.{name.replace('-', '_')}").add_parser(parser.verbs)
     return parser
 
 

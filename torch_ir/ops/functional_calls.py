@@ -20,7 +20,8 @@ def _fill_mask(tensor: Tensor, p: float = 0.5, *, generator: Any = None) -> Tens
 
     `bernoulli` draws in row-major order, so the tensor is permuted to that order first.
     """
-    order = sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride(dim), dim))
+    strides = tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda dim: (-strides[dim], dim))
     if tensor.is_contiguous() or not tensor.permute(order).is_contiguous():
         return tensor.copy_(torch.bernoulli(tensor, p, generator=generator))
     drawn = torch.bernoulli(tensor.permute(order), p, generator=generator)

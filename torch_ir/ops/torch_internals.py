@@ -20,6 +20,7 @@ from torch._C import DisableTorchFunction as DisableTorchFunction  # context wit
 from torch._C import DispatchKey as DispatchKey  # enum of dispatch keys; 2.9 to 2.15
 from torch._C import DispatchKeySet as DispatchKeySet  # set of dispatch keys; 2.9 to 2.15
 from torch._C import _AutoDispatchBelowAutograd as AutoDispatchBelowAutograd  # skips autograd keys; 2.9 to 2.15
+from torch._C import _current_autograd_node as running_autograd_node  # None outside backward; 2.9 to 2.15
 from torch._C import _disabled_torch_function_impl as disabled_torch_function  # for subclasses; 2.9 to 2.15
 from torch._C import _dispatch_find_schema_or_throw as find_dispatched_schema  # by name; 2.9 to 2.15
 from torch._C import _dispatch_get_all_op_names as dispatched_operator_names  # `aten::add.Tensor`; 2.9 to 2.15
@@ -27,7 +28,6 @@ from torch._C import _dispatch_tls_local_exclude_set as excluded_dispatch_keys  
 from torch._C import _dispatch_tls_local_include_set as included_dispatch_keys  # of this thread; 2.9 to 2.15
 from torch._C import _ExcludeDispatchKeyGuard as ExcludeDispatchKeyGuard  # excludes a key set; 2.9 to 2.15
 from torch._C import _ForceDispatchKeyGuard as ForceDispatchKeyGuard  # sets both key sets; 2.9 to 2.15
-from torch._C import _current_autograd_node as running_autograd_node  # None outside backward; 2.9 to 2.15
 from torch._C import _nn as nn_functions  # functions of `torch.nn.functional` in C++; 2.9 to 2.15
 from torch._C import _pop_torch_function_stack as pop_function_mode  # the innermost mode; 2.9 to 2.15
 from torch._C import _push_on_torch_function_stack as push_function_mode  # enters a mode; 2.9 to 2.15
@@ -157,7 +157,8 @@ def dense_memory_key(value: Any) -> int | None:
 
 def next_autograd_number() -> int:
     """Return the number of the next call that autograd records (`_get_sequence_nr`; 2.9 to 2.15)."""
-    return torch.autograd._get_sequence_nr()
+    number: int = torch._C._autograd._get_sequence_nr()
+    return number
 
 
 def running_autograd_number() -> int | None:

@@ -50,7 +50,8 @@ def extract_training(
     `strict`, `kwargs`, `blocks` and `model_name` are those of `extract_ir`.
     """
     _check(model, loss, clip_norm, loss_scale, micro_batches, blocks)
-    optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer] if optimizer else []
+    given: Any = optimizer
+    optimizers: list[Optimizer] = list(given) if isinstance(given, (list, tuple)) else [given] if given else []
     binding = OptimizerBinding(optimizers, dict(model.named_parameters())) if optimizers else None
     options = Options(loss, clip_norm, loss_scale, micro_batches)
     args = tuple(example_inputs)
@@ -84,8 +85,8 @@ def optimizer_state(ir: IR) -> dict[str, Tensor]:
     if facts is None:
         raise GraphError("the graph is not a training step; extract_training makes one")
     start = facts["start"]
+    held = [(param.key or "", param) for param in ir.params if (param.key or "").startswith(f"{OPTIMIZER}.")]
     return {
-        param.key or "": torch.full(param.shape, start.get(param.key, 0.0), dtype=TORCH_DTYPES[param.dtype])
-        for param in ir.params
-        if (param.key or "").startswith(f"{OPTIMIZER}.")
+        key: torch.full([int(size) for size in param.shape], start.get(key, 0.0), dtype=TORCH_DTYPES[param.dtype])
+        for key, param in held
     }

@@ -111,7 +111,7 @@ class _Run:
         parts = list(_micro_batches((args, targets, kwargs), self._options.micro_batches))
         outputs, losses, grads = [], [], dict[str, Tensor]()
         for each in parts:
-            output, loss, found = self._differentiated(*each, share=len(parts))
+            output, loss, found = self._differentiated(each, len(parts))
             outputs.append(output)
             losses.append(loss)
             grads = {key: grads[key] + found[key] if key in grads else found[key] for key in (grads | found)}
@@ -131,9 +131,10 @@ class _Run:
                 result["gradient_norm"] = norm
         return result
 
-    def _differentiated(self, args: Any, targets: Any, kwargs: Any, share: int) -> tuple[Any, Any, dict[str, Tensor]]:
+    def _differentiated(self, call: Any, share: int) -> tuple[Any, Any, dict[str, Tensor]]:
         """Return the outputs, the loss divided by the number of micro-batches, and the gradients."""
         options = self._options
+        args, targets, kwargs = call
         with torch.enable_grad(), intercepted(CheckpointFunction, "apply", _refuse_reentrant):
             output = self._forward(*args, **kwargs)
             if options.loss == SEED:

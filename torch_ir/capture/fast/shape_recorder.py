@@ -32,7 +32,7 @@ _DEPTH = 2  # frames from `_write` to the nearest possible caller of an operator
 _known_rules = Inference.known
 _INDEX = torch.Tensor.__getitem__
 _MOST_KNOWN = 1 << 20  # elements of a literal in a training step, such as positions, on whose values Python branches
-_FACTORIES = frozenset(f"aten::{name}" for name in ("arange", "full", "ones", "zeros"))
+_FACTORIES = frozenset(getattr(torch.ops.aten, name) for name in ("arange", "full", "ones", "zeros"))
 _LIFT = torch.ops.aten.lift_fresh.default
 _LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
 
@@ -238,7 +238,7 @@ class Literals(dict[int, torch.Tensor]):
         for tensor in tensors:
             if tensor.value not in self:
                 return None
-        if not tensors and not (self.has_factories and func.name().partition(".")[0] in _FACTORIES):
+        if not tensors and not (self.has_factories and func.overloadpacket in _FACTORIES):
             return None
         if torch.Tag.nondeterministic_seeded in func.tags:
             return None

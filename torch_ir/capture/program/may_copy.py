@@ -90,15 +90,17 @@ class Sharing:
         wanted, root = self._root(written), self._root(read)
         while root != wanted:
             copy = self._copies.get(root)
-            if copy is not None and copy.split is not None and wanted in self._copies:
-                if copy.split == self._copies[wanted].split:
-                    return None
+            if copy is not None and copy.split is not None and copy.split == self._split_of(wanted):
+                return None
             if copy is None:
                 return self._copies[wanted]
             if copy.time < time:
                 return copy
             root = self._root(copy.source)
         return None
+
+    def _split_of(self, tensor: Hashable) -> Hashable:
+        return self._copies[tensor].split if tensor in self._copies else None
 
     def _root(self, tensor: Hashable) -> Hashable:
         return self._surely.get(tensor, tensor)

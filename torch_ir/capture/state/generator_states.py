@@ -45,7 +45,8 @@ class GeneratorStates:
                 return
             self._position = self._states[id(new_state)][1]
 
-        handlers = {(torch, "get_rng_state"): save, (torch, "set_rng_state"): restore}
+        saved, restored = (torch, "get_rng_state"), (torch, "set_rng_state")
+        handlers: dict[tuple[Any, str], Callable[..., Any]] = {saved: save, restored: restore}
         with all_intercepted(handlers):
             yield
 
