@@ -51,13 +51,27 @@ class OptimizerBinding:
 
     def state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what the optimisers keep from step to step, as tensors on meta: `exp_avg.<parameter key>`, ..."""
+        like = self._alike(parameters)
+        chosen = set(like.values())
         with torch.no_grad():  # on meta, where nothing is computed
-            blank = {key: torch.empty_like(tensor, device="meta") for key, tensor in parameters.items()}
-            grads = {key: torch.empty_like(tensor) for key, tensor in blank.items() if parameters[key].requires_grad}
+            blank = {key: torch.empty_like(parameters[key], device="meta") for key in chosen}
+            grads = {key: torch.empty_like(tensor) for key, tensor in blank.items()}
             rates = {name: torch.empty((), dtype=rate.dtype, device="meta") for name, rate in self._rates()}
             found = self._stepped(blank, grads, {}, rates)
-        kept = {f"{name}.{key}": value for key, values in found.items() for name, value in values.items()}
+        names = dict.fromkeys(name for values in found.values() for name in values)
+        kept = {f"{name}.{key}": found[one][name] for name in names for key, one in like.items() if name in found[one]}
         return {name: torch.empty_like(value, device="meta") for name, value in (*rates.items(), *kept.items())}
+
+    def _alike(self, parameters: Mapping[str, Tensor]) -> dict[str, str]:
+        """Map each trained parameter to the first one that has the same shape, dtype and settings."""
+        first: dict[Any, str] = {}
+        found = {}
+        for number, group in enumerate(self._groups):
+            for key in self._keys_of(group):
+                tensor = parameters[key]
+                if tensor.requires_grad:
+                    found[key] = first.setdefault((number, tensor.shape, tensor.stride(), tensor.dtype), key)
+        return found
 
     def rates(self) -> dict[str, float]:
         """Return the learning rates that are tensors, which the graph reads as state."""
@@ -93,7 +107,7 @@ class OptimizerBinding:
                 bound = copy.copy(optimizer)
                 bound.param_groups, bound.state = [], defaultdict(dict)
                 for group in optimizer.param_groups:
-                    keys = self._keys_of(group)
+                    keys = [key for key in self._keys_of(group) if key in parameters]
                     plain = {name: value for name, value in _PLAIN.items() if name in group}
                     held = {**group, **plain, "params": [parameters[key] for key in keys]}
                     if (rate := rates.get(f"{RATE}.{number}")) is not None:
@@ -102,7 +116,7 @@ class OptimizerBinding:
                     bound.state.update((parameters[key], dict(state[key])) for key in keys if key in state)
                     number += 1
                 inspect.unwrap(type(optimizer).step)(bound)  # without the hooks of profilers
-                names = {id(parameters[key]): key for group in optimizer.param_groups for key in self._keys_of(group)}
+                names = {id(tensor): key for key, tensor in parameters.items()}
                 after.update((names[id(tensor)], _tensors(values)) for tensor, values in bound.state.items())
         return after
 

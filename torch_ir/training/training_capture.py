@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch_ir.capture.extract_model import extract_training_step
 from torch_ir.errors import ExportError, GraphError
 from torch_ir.ir import IR
+from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.training.optimizer_binding import OptimizerBinding
 from torch_ir.training.training_entries import entry_points
@@ -55,12 +56,13 @@ def extract_training(
     binding = OptimizerBinding(optimizers, dict(model.named_parameters())) if optimizers else None
     options = Options(loss, clip_norm, loss_scale, micro_batches)
     args = tuple(example_inputs)
-    step = training_step(model, binding, options, len(args), len(targets))
-    ir = extract_training_step(step, ((*args, *targets), dict(kwargs or {})), strict=strict)
-    ir.model_name = type(model).__name__ if model_name is None else model_name
-    rates = {f"{OPTIMIZER}.{name}": rate for name, rate in binding.rates().items()} if binding else {}
-    facts = {"optimizer": [type(each).__name__ for each in optimizers], "start": rates}
-    return entry_points(ir, facts, in_blocks=blocks == "function")
+    with uncollected():
+        step = training_step(model, binding, options, len(args), len(targets))
+        ir = extract_training_step(step, ((*args, *targets), dict(kwargs or {})), strict=strict)
+        ir.model_name = type(model).__name__ if model_name is None else model_name
+        rates = {f"{OPTIMIZER}.{name}": rate for name, rate in binding.rates().items()} if binding else {}
+        facts = {"optimizer": [type(each).__name__ for each in optimizers], "start": rates}
+        return entry_points(ir, facts, in_blocks=blocks == "function")
 
 
 def _check(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from torch_ir.capture.naming.gradient_places import BACKWARD
@@ -10,6 +10,7 @@ from torch_ir.errors import ExportError
 from torch_ir.ir import IR, Branch, OpNode, Slot, TensorMeta
 from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ir.graph.origins import modules_around
+from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ops.effects import is_pure
 from torch_ir.training.optimizer_binding import RATE
 from torch_ir.training.training_step import OPTIMIZER
@@ -20,10 +21,13 @@ _PARTS = {FORWARD: (), BACKWARD: (BACKWARD,), STEP: (BACKWARD, OPTIMIZER)}
 
 
 def entry_points(recorded: IR, facts: Mapping[str, Any], *, in_blocks: bool) -> IR:
-    """Return the graph of the step, or of backward if nothing is updated, with the others as its functions."""
+    """Return the graph of the step, or of backward if nothing is updated, with the others as its functions.
+
+    `recorded` becomes a part of the result.
+    """
     with_owners(recorded)
     names = [FORWARD, BACKWARD, *([STEP] if facts["optimizer"] else [])]
-    graphs = {name: entry_point(recorded, name) for name in names}
+    graphs = {name: _Entry(recorded, name).graph(is_last=name == names[-1]) for name in names}
     if in_blocks:
         graphs = {name: graph.fold_blocks() for name, graph in graphs.items()}
     main = graphs.pop(names[-1])
@@ -35,39 +39,75 @@ def entry_points(recorded: IR, facts: Mapping[str, Any], *, in_blocks: bool) -> 
     return main.check()
 
 
-def entry_point(recorded: IR, name: str) -> IR:
-    """Return a copy that computes only what an entry point returns and changes."""
-    ir = recorded.clone()
-    assert isinstance(ir.output_tree, Branch)  # the dict that the step returns
-    fields = dict(zip(ir.output_tree.keys, ir.output_tree.items, strict=True))
-    kept = {key: fields[key] for key in _RETURNS[name] if key in fields}
-    outputs: list[TensorMeta] = []
-    tree = Branch("dict", tuple(_taken(item, ir.graph_outputs, outputs) for item in kept.values()), tuple(kept))
-    later = {node for node in ir.nodes if _part(node) not in ("", *_PARTS[name])}
-    made = {tensor for node in later for tensor in node.outputs}
-    mutations = [(target, value) for target, value in ir.mutations if value not in made]
-    ir.mutations = []
-    ir.graph_outputs, ir.output_tree = outputs, tree
-    ir.mutations = mutations
-    _keep(ir, later)
-    if name != STEP:
-        ir.model_name = f"{ir.model_name}.{name}"
-    return ir
+class _Entry:
+    """What one entry point computes of a recording: its nodes, results and changes."""
+
+    def __init__(self, recorded: IR, name: str) -> None:
+        self._recorded = recorded
+        self._name = name
+        assert isinstance(recorded.output_tree, Branch)  # the dict that the step returns
+        fields = dict(zip(recorded.output_tree.keys, recorded.output_tree.items, strict=True))
+        kept = {key: fields[key] for key in _RETURNS[name] if key in fields}
+        outputs: list[TensorMeta] = []
+        items = tuple(_taken(item, recorded.graph_outputs, outputs) for item in kept.values())
+        self._tree = Branch("dict", items, tuple(kept))
+        self._outputs = outputs
+        parts = ("", *_PARTS[name])
+        later = {tensor for node in recorded.nodes if _part(node) not in parts for tensor in node.outputs}
+        self._mutations = [(target, value) for target, value in recorded.mutations if value not in later]
+        self._nodes = _needed(recorded.nodes, parts, {*outputs, *(value for _, value in self._mutations)})
+
+    def graph(self, *, is_last: bool) -> IR:
+        """Return the graph: a copy, or the recording itself if no other entry point follows."""
+        recorded, read = self._recorded, {tensor for node in self._nodes for tensor in node.inputs}
+        changed = {target for target, _ in self._mutations}
+        params = [param for param in recorded.params if param in read or param in changed or param in self._outputs]
+        used = {path for module in {node.origin.module for node in self._nodes} for path in modules_around(module)}
+        modules = {path: kind for path, kind in recorded.modules.items() if path in used}
+        name = recorded.model_name if self._name == STEP else f"{recorded.model_name}.{self._name}"
+        if is_last:
+            kept = set(self._nodes)
+            for node in recorded.nodes:
+                if node not in kept:
+                    node.inputs = ()
+            recorded.mutations = []
+            recorded.graph_outputs, recorded.output_tree = self._outputs, self._tree
+            recorded.nodes, recorded.params, recorded.mutations = self._nodes, params, self._mutations
+            recorded.modules, recorded.model_name = modules, name
+            return recorded
+        copies: dict[TensorMeta, TensorMeta] = {}
+
+        def copied(tensor: TensorMeta) -> TensorMeta:
+            if tensor not in copies:
+                copies[tensor] = tensor.copy()
+            return copies[tensor]
+
+        return IR(
+            [node.copy(copied) for node in self._nodes],
+            map(copied, recorded.graph_inputs),
+            map(copied, self._outputs),
+            params=map(copied, params),
+            mutations=[(copied(target), copied(value)) for target, value in self._mutations],
+            functions={ref: recorded.functions[ref].clone() for ref in called_by(self._nodes)},
+            constraints=recorded.constraints,
+            input_tree=recorded.input_tree,
+            output_tree=self._tree,
+            model_name=name,
+            pytorch_version=recorded.pytorch_version,
+            device=recorded.device,
+            fixed_layout=recorded.fixed_layout,
+            modules=modules,
+        )
 
 
-def _keep(ir: IR, dropped: Collection[OpNode]) -> None:
-    """Drop these nodes, those that only they need, and weights that no node reads."""
+def _needed(nodes: Sequence[OpNode], parts: Collection[str], wanted: set[TensorMeta]) -> list[OpNode]:
+    """Return the nodes of these parts that compute tensors, or that have effects."""
     kept = []
-    for node in reversed(ir.nodes):
-        if node in dropped or (is_pure(node) and not any(tensor.consumers for tensor in node.outputs)):
-            node.inputs = ()
-        else:
+    for node in reversed(nodes):
+        if _part(node) in parts and (not wanted.isdisjoint(node.outputs) or not is_pure(node)):
             kept.append(node)
-    ir.nodes = kept[::-1]
-    changed = {target for target, _ in ir.mutations}
-    ir.params = [param for param in ir.params if param.consumers or param in changed]
-    used = {path for module in {node.origin.module for node in ir.nodes} for path in modules_around(module)}
-    ir.modules = {path: kind for path, kind in ir.modules.items() if path in used}
+            wanted.update(node.inputs)
+    return kept[::-1]
 
 
 def _taken(tree: Tree, tensors: Any, found: list[TensorMeta]) -> Tree:
