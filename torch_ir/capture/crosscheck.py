@@ -27,11 +27,14 @@ def quickly(
     check: Callable[[], IR] | None = None,
     with_functions: bool = False,
     dynamic_shapes: Any = None,
+    with_gradients: bool = False,
 ) -> IR:
     """Return the fast recording if it covers the model, else `otherwise()`; with a check, only if both graphs agree."""
     refuse_scripted(model)
     try:
-        quick = record_fast(model, *call, dynamic_shapes=dynamic_shapes, with_functions=with_functions)
+        quick = record_fast(
+            model, *call, dynamic_shapes=dynamic_shapes, with_functions=with_functions, with_gradients=with_gradients
+        )
     except NotCoveredError as reason:
         _log.info("%s is not recorded fast: %s", type(model).__name__, reason)
         return otherwise()

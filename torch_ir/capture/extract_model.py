@@ -98,6 +98,22 @@ def extract_ir(
     return ir.fold_blocks() if blocks == "function" else ir
 
 
+@not_compiled
+def extract_training_step(step: nn.Module, call: Call, *, strict: bool) -> IR:
+    """Capture a module whose `forward` computes gradients and updates weights, as `torch_ir.training` builds it."""
+    with exclusive():
+        _check_request(step, call, strict, is_training=True)
+        ways = _ways(step, call, None)
+        request = Request(step, call, None, "record", ways, False, False, is_fast=True, with_gradients=True)
+        with autocast_inside(step):
+            ir = climb(list(steps(request)), isolated=False, time_limit=TIME_LIMIT)
+        refuse_close_integers(ir, torch.get_default_dtype())
+        refuse_overlapping_writes(ir)
+    warn_of_lost_values(ir)
+    warn_of_gaps(ir)
+    return ir
+
+
 def _check_options(capture: str, blocks: str, dynamic_shapes: Any, fixed: Mapping[str, Any] | None) -> None:
     for name, value, known in (("capture", capture, _CAPTURES), ("blocks", blocks, _BLOCKS)):
         if value not in known:
@@ -151,7 +167,7 @@ def export_model(
             return trace(model, call, dynamic_shapes)
 
 
-def _check_request(model: nn.Module, call: Call, strict: bool) -> None:
+def _check_request(model: nn.Module, call: Call, strict: bool, *, is_training: bool = False) -> None:
     """Raise ExportError for a request that no step can capture."""
     if not isinstance(model, nn.Module):
         raise ExportError(f"extract_ir takes an nn.Module, not {model!r:.80}")
@@ -159,7 +175,7 @@ def _check_request(model: nn.Module, call: Call, strict: bool) -> None:
     if strict:
         _require_meta(model, call)
     refuse_untraceable(model, call)
-    if model.training:
+    if model.training and not is_training:
         warnings.warn(
             f"{type(model).__name__} is in training mode: dropout and batch statistics are captured; "
             "call model.eval() first for inference",

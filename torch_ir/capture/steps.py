@@ -43,6 +43,7 @@ class Request(NamedTuple):
     in_blocks: bool
     is_fast: bool  # whether the fast recording is tried first
     fixed: tuple[torch.Tensor, ...] = ()  # inputs whose values are part of the capture
+    with_gradients: bool = False  # whether the model is a training step, which is recorded
 
 
 def steps(request: Request) -> Iterator[Step]:
@@ -95,6 +96,8 @@ def by_recording(request: Request) -> IR:
     """Record one run of the model in ordinary Python, or one for each outcome of its branches on data."""
     model, call = request.model, request.call
     recording = partial(_recorded, request)
+    if request.with_gradients:
+        return quickly(model, call, recording, with_gradients=True) if request.is_fast else recording()
     if request.capture != "record" or not request.is_fast or not has_no_values(model, call):
         return recording()
     with_functions = not (request.in_blocks or request.crosscheck)
@@ -105,7 +108,8 @@ def _recorded(request: Request) -> IR:
     from torch_ir.capture.data_branches.explore_ways import explored
     from torch_ir.capture.record.recorded_program import record
 
-    return explored(partial(record, request.model, request.call), request.ways)
+    recording = partial(record, request.model, request.call, with_gradients=request.with_gradients)
+    return explored(recording, request.ways)
 
 
 def _exactly(request: Request, path: Path | None = None) -> IR:

@@ -35,7 +35,7 @@ from torch_ir.errors import (
 )
 
 _GROUPS = {
-    "capture a model": ("extract", "llm"),
+    "capture a model": ("extract", "llm", "train-step"),
     "inspect a graph": ("info", "ops", "draw", "explore", "cost", "diff", "check"),
     "optimise": ("optimize", "passes", "quantize", "sensitivity"),
     "run and verify": ("run", "weights", "verify", "golden", "compare", "bench"),
@@ -153,7 +153,7 @@ def build_parser(program: str = "torch-ir", word: str = "") -> Program:
     word = _OTHER_NAMES.get(word, word)
     names = [name for group in _GROUPS.values() for name in group]
     for name in [word] if word in names else names:
-        importlib.import_module(f"torch_ir.cli.verbs.{name}").add_parser(parser.verbs)
+        importlib.import_module(f"torch_ir.cli.verbs.{name.replace('-', '_')}").add_parser(parser.verbs)
     return parser
 
 

@@ -21,6 +21,7 @@ from torch._C import DispatchKey as DispatchKey  # enum of dispatch keys; 2.9 to
 from torch._C import DispatchKeySet as DispatchKeySet  # set of dispatch keys; 2.9 to 2.15
 from torch._C import PyTorchFileReader as ArchiveReader  # reads records of files of torch.save; 2.9 to 2.15
 from torch._C import _AutoDispatchBelowAutograd as AutoDispatchBelowAutograd  # skips autograd keys; 2.9 to 2.15
+from torch._C import _current_autograd_node as running_autograd_node  # None outside backward; 2.9 to 2.15
 from torch._C import _disabled_torch_function_impl as disabled_torch_function  # for subclasses; 2.9 to 2.15
 from torch._C import _dispatch_find_schema_or_throw as find_dispatched_schema  # by name; 2.9 to 2.15
 from torch._C import _dispatch_get_all_op_names as dispatched_operator_names  # `aten::add.Tensor`; 2.9 to 2.15
@@ -153,6 +154,18 @@ def memory_key(tensor: torch.Tensor) -> int:
 def dense_memory_key(value: Any) -> int | None:
     """Return the same number for a strided tensor; None for any other value."""
     return memory_key(value) if isinstance(value, torch.Tensor) and value.layout == torch.strided else None
+
+
+def next_autograd_number() -> int:
+    """Return the number of the next call that autograd records (`_get_sequence_nr`; 2.9 to 2.15)."""
+    number: int = torch._C._autograd._get_sequence_nr()
+    return number
+
+
+def running_autograd_number() -> int | None:
+    """Return the number of the call whose gradient is being computed (`_sequence_nr`; 2.9 to 2.15)."""
+    node = running_autograd_node()
+    return None if node is None else node._sequence_nr()
 
 
 def count_as_parameter(tensor: torch.Tensor, is_parameter: bool = True) -> None:

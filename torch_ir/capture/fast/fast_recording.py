@@ -63,17 +63,19 @@ def record_fast(
     dynamic_shapes: Any = None,
     with_functions: bool = False,
     fixed: Collection[torch.Tensor] = (),
+    with_gradients: bool = False,
 ) -> IR:
     """Return the IR of a model; raise NotCoveredError with the reason if it cannot be recorded exactly.
 
     `dynamic_shapes` are the sizes that vary, as `torch.export` takes them.
     `with_functions` records the torch function of each call, which torch.export does not.
     `fixed` are the inputs with fixed values.
+    `with_gradients` is for a training step, which runs as in eager mode and computes gradients itself.
     """
     if fixed:
         return _record_fixed(model, args, kwargs, with_functions, fixed)
     if dynamic_shapes is None:
-        return _record(model, args, kwargs, None, with_functions)
+        return _record(model, args, kwargs, None, with_functions, with_gradients=with_gradients)
     minimums = requested_minimums(dynamic_shapes)
     try:
         return _record_open(model, args, kwargs, dynamic_shapes, with_functions, minimums)
@@ -119,10 +121,14 @@ def _record(
     with_functions: bool,
     minimums: Mapping[str, int] | None = None,
     values: KnownValues | None = None,
+    with_gradients: bool = False,
 ) -> IR:
     with capturing(), uncollected(), contained(model) as tensors, ambient_notes() as notes:
         sizes = _open_sizes(model, args, kwargs, dynamic_shapes)
-        recorder = Recorder(model, with_functions, sizes) if values is None else values.recorder(model, with_functions)
+        if values is None:
+            recorder = Recorder(model, with_functions, sizes, with_gradients)
+        else:
+            recorder = values.recorder(model, with_functions)
         tensors.watch("run", recorder.tape.run)
         try:
             with recorded_decisions(dynamic_shapes) as decisions:
@@ -170,7 +176,8 @@ def _recorded(
     assembly = Assembly(model, recorder)
     run = recorder.tape.run
     copies = no_op_copies(recorder.version)
-    with running(run), left_as_it_was(model), _as_ghosts(assembly), _as_when_exported() as lines, copies as no_ops:
+    surroundings = _as_in_eager_mode() if recorder.with_gradients else _as_when_exported()
+    with running(run), left_as_it_was(model), _as_ghosts(assembly), surroundings as lines, copies as no_ops:
         given = assembly.given(tuple(args), kwargs)
         try:
             with builtins_as_exported() if recorder.sizes is not None else nullcontext():
@@ -182,6 +189,7 @@ def _recorded(
         ir = recorder.guarded(
             write_default_dtypes(assembly.ir(returned, minimums, decisions)), assembly.inputs_by_name()
         )
+        recorder.generator.reuse(ir)
     ir.fixed_layout = lines[0] if lines else ir.fixed_layout or no_ops.written_later()
     return ir
 
@@ -216,15 +224,24 @@ def _as_ghosts(assembly: Assembly) -> Iterator[None]:
 @contextmanager
 def _as_when_exported() -> Iterator[list[str]]:
     """Run the model in the environment of torch.export; yield the lines that read strides."""
+    with _as_in_eager_mode() as lines, ExitStack() as stack:
+        for context in (_refused(), exporting()):
+            stack.enter_context(context)
+        stack.enter_context(AutoDispatchBelowAutograd())
+        stack.enter_context(ExcludeDispatchKeyGuard(_VIEWS_FOR_AUTOGRAD))
+        yield lines
+
+
+@contextmanager
+def _as_in_eager_mode() -> Iterator[list[str]]:
+    """Run the model without compiled code, fused layers and libraries; yield the lines that read strides."""
     with ExitStack() as stack:
         if torch.get_default_device().type == "meta":  # literals in forward must keep their values
             stack.enter_context(torch.device("cpu"))
-        for context in (quiet(), torch.no_grad(), plain_attention(), _refused(), exporting(), without_libraries()):
+        for context in (quiet(), torch.no_grad(), plain_attention(), without_libraries()):
             stack.enter_context(context)
         if is_compiler_loaded():  # else there is no compiled code
             stack.enter_context(uncompiled())
-        stack.enter_context(AutoDispatchBelowAutograd())
-        stack.enter_context(ExcludeDispatchKeyGuard(_VIEWS_FOR_AUTOGRAD))
         yield stack.enter_context(layout_questions())
 
 

@@ -14,7 +14,14 @@ from torch_ir.capture.fast.shape_tensors import Form, Ghost, NotCoveredError, fo
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC, Size, live_size
 from torch_ir.capture.naming.export_names import call_name
 from torch_ir.capture.program.functional import functional_twin
-from torch_ir.ops.effects import gives_its_input, is_forbidden, may_alias, mutated_arguments, updates_statistics
+from torch_ir.ops.effects import (
+    gives_its_input,
+    is_forbidden,
+    may_alias,
+    may_draw,
+    mutated_arguments,
+    updates_statistics,
+)
 from torch_ir.ops.schema import bind
 from torch_ir.ops.torch_internals import (
     DataDependentOutputError,
@@ -78,6 +85,10 @@ class Rule:
         is_plain = len(self.outputs) == 1 and self.makes_list is None and self.new_value is None
         output = self.outputs[0] if is_plain else None
         return output if output is not None and output.same_as is None else None
+
+    @cached_property
+    def is_random(self) -> bool:
+        return may_draw(self.func)
 
     @cached_property
     def has_lists(self) -> bool:

@@ -15,10 +15,13 @@ from torch_ir.capture.fast.call_tape import Step, Tape
 from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, key_of
 from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NotCoveredError
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC
+from torch_ir.capture.naming.gradient_places import GradientPlaces
 from torch_ir.capture.naming.running_functions import FunctionCalls
 from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.naming.source_lines import SourceLines
+from torch_ir.capture.state.generator_states import GeneratorStates
 from torch_ir.ir import IR
+from torch_ir.ops.functional_calls import FUNCTIONAL_CALLS
 from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, pytree, rewritten_for_sizes
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ _is_grad_enabled, _default_dtype = torch.is_grad_enabled, torch.get_default_dtyp
 _DEPTH = 2  # frames from `_write` to the nearest possible caller of an operator
 _known_rules = Inference.known
 _INDEX = torch.Tensor.__getitem__
+_MOST_KNOWN = 1 << 20  # elements of a literal in a training step, such as positions, on whose values Python branches
+_FACTORIES = frozenset(getattr(torch.ops.aten, name) for name in ("arange", "full", "ones", "zeros"))
 _LIFT = torch.ops.aten.lift_fresh.default
 _LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
 
@@ -36,22 +41,32 @@ _LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
     """Records a run; raises NotCoveredError for anything that it cannot record exactly."""
 
-    def __init__(self, model: nn.Module, with_functions: bool = False, sizes: OpenSizes | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        with_functions: bool = False,
+        sizes: OpenSizes | None = None,
+        with_gradients: bool = False,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self.model = model
         self.tape = Tape()
         self.sizes = self.tape.run.sizes = sizes
         self.modules = _ModuleCalls(model)
-        self.literals = Literals()
+        self.literals = Literals(_MOST_KNOWN if with_gradients else 1)
         self._inference = Inference(sizes)
         self.ghosts: dict[int, Ghost] = {}  # of tensors from before the run, by identity
         self._functions = Functions() if with_functions else None
         self._writes: Counter[int] = Counter()  # by the memory that was written to
         self._lines = SourceLines(Recorder.run.__code__)
+        self.with_gradients = with_gradients
+        self.generator = GeneratorStates()
+        self._gradients = GradientPlaces() if with_gradients else None
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         indexing = SizeIndexing() if self.sizes is not None else nullcontext()
-        with self.modules.watched(), self, self._functions or nullcontext(), indexing:
+        restored = self.generator.watched() if self.with_gradients else nullcontext()
+        with self.modules.watched(), restored, self, self._functions or nullcontext(), indexing:
             return self.model(*args, **kwargs)
 
     def given(self, tensor: torch.Tensor, ghost: Ghost) -> torch.Tensor:
@@ -77,8 +92,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
     ) -> Any:
         if not isinstance(func, OpOverload):
             raise NotCoveredError(f"{func} is a higher-order operator")
-        if _is_grad_enabled():
+        if self._gradients is None and _is_grad_enabled():
             raise NotCoveredError("a region with gradients enabled")
+        if self._gradients is not None and (form := FUNCTIONAL_CALLS.get(func)) is not None:
+            with self:
+                result = form(*args, **kwargs or {})
+            if result is not NotImplemented:
+                return result
         if func is _LIFT:
             func = _LIFT_COPY
         tensors: list[Ghost] = []
@@ -88,7 +108,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
                 key += tuple([(name, key_of(value, tensors)) for name, value in kwargs.items()])
         except UnknownTensorError:
             return self._with_constants(func, args, kwargs or {})
-        if not self.literals:  # the common case: only the rule counts
+        if not self.literals and tensors:  # the common case: only the rule counts
             rule = _known_rules.get(key)
             if rule is not None and not rule.is_question:
                 return self._write(rule, tensors)
@@ -97,7 +117,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
     def _called(
         self, key: Key, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[Ghost]
     ) -> Any:
-        known = self.literals.result(func, args, kwargs, tensors) if self.literals else None
+        known = self.literals.result(func, args, kwargs, tensors) if self.literals or not tensors else None
         if known is not None and torch.Tag.data_dependent_output in func.tags:
             return known
         rule = _known_rules.get(key) or self._inference.rule(key, func, args, kwargs)
@@ -122,7 +142,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         inputs = values if rule.is_in_order else [values[place] for place in rule.order]
         first = len(tape.forms)
         function = self._functions.calls.running if self._functions is not None else ""
-        tape.steps.append(Step(rule, inputs, first, self.modules.scope, self._lines.here(_DEPTH), function))
+        scope, line = self.modules.scope, self._lines.here(_DEPTH)
+        if self._gradients is not None:
+            scope, line = self._gradients.place(scope, line)
+            if rule.is_random:
+                self.generator.drawn()
+        tape.steps.append(Step(rule, inputs, first, scope, line, function))
         if rule.only_output is not None:  # the common case
             form, view_of = rule.only_output.form, rule.only_output.view_of
             tape.forms.append(form)
@@ -204,14 +229,27 @@ class SizeIndexing(TorchFunctionMode):
 
 
 class Literals(dict[int, torch.Tensor]):
-    """Scalar literals of the model and values computed from them, which it may read: value -> tensor."""
+    """Literals of the model and values computed from them, which it may read: value -> tensor.
+
+    With `most` > 1 elements, new tensors such as `arange` count as literals.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    @property
+    def has_factories(self) -> bool:
+        return self._most > 1
 
     def result(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Ghost]) -> Any:
         """Return the result of a call whose tensors are all literals; None for any other call."""
         for tensor in tensors:
             if tensor.value not in self:
                 return None
-        if not tensors or torch.Tag.nondeterministic_seeded in func.tags:
+        if not tensors and not (self.has_factories and func.overloadpacket in _FACTORIES):
+            return None
+        if torch.Tag.nondeterministic_seeded in func.tags:
             return None
         if any(type(leaf) in SYMBOLIC for leaf in pytree.tree_leaves((args, kwargs))):
             return None
@@ -219,7 +257,7 @@ class Literals(dict[int, torch.Tensor]):
         return func(*given[0], **given[1])
 
     def keep(self, result: Any, known: Any) -> None:
-        if type(result) is Ghost and isinstance(known, torch.Tensor) and known.numel() <= 1:
+        if type(result) is Ghost and isinstance(known, torch.Tensor) and known.numel() <= self._most:
             self[result.value] = known
 
 

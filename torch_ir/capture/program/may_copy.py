@@ -35,6 +35,7 @@ _UNTOLD = frozenset(
         "unsafe_split", "unsafe_split_with_sizes",
     )
 )  # fmt: skip
+_SPLITTING = frozenset(f"aten.{name}" for name in ("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"))
 _COMBINING = frozenset(("aten.einsum", "aten.flatten_dense_tensors"))  # of several tensors, they return a new one
 _KEEPING = (None, torch.preserve_format, "preserve_format")
 
@@ -46,6 +47,7 @@ class _Copy(NamedTuple):
     time: int
     line: str
     is_declared: bool  # whether the operator's schema declares it
+    split: Hashable = None  # the call that made it, if the results of that call do not overlap
 
 
 class Sharing:
@@ -61,9 +63,11 @@ class Sharing:
     def view(self, made: Hashable, source: Hashable) -> None:
         self._surely[made], self._perhaps[made] = self._root(source), self._whole(source)
 
-    def maybe_view(self, made: Hashable, source: Hashable, line: str, is_declared: bool) -> None:
+    def maybe_view(
+        self, made: Hashable, source: Hashable, line: str, is_declared: bool, split: Hashable = None
+    ) -> None:
         self._perhaps[made] = self._whole(source)
-        self._copies[made] = _Copy(source, self._time, line, is_declared)
+        self._copies[made] = _Copy(source, self._time, line, is_declared, split)
 
     def write(self, target: Hashable) -> None:
         self._time += 1
@@ -86,12 +90,17 @@ class Sharing:
         wanted, root = self._root(written), self._root(read)
         while root != wanted:
             copy = self._copies.get(root)
+            if copy is not None and copy.split is not None and copy.split == self._split_of(wanted):
+                return None
             if copy is None:
                 return self._copies[wanted]
             if copy.time < time:
                 return copy
             root = self._root(copy.source)
         return None
+
+    def _split_of(self, tensor: Hashable) -> Hashable:
+        return self._copies[tensor].split if tensor in self._copies else None
 
     def _root(self, tensor: Hashable) -> Hashable:
         return self._surely.get(tensor, tensor)
@@ -120,7 +129,9 @@ def layout_of_writes(
         for index, output in enumerate(node.outputs):
             if kind:
                 source = node.inputs[min(index, len(node.inputs) - 1)]
-                sharing.maybe_view(output, source, node.origin.source or node.op_type, kind is _BY_LAYOUT)
+                split = node if node.op_type.rpartition(".")[0] in _SPLITTING else None
+                line = node.origin.source or node.op_type
+                sharing.maybe_view(output, source, line, kind is _BY_LAYOUT, split)
             elif shared := [tensor for tensor in node.inputs if memory.get(tensor) == memory.get(output, output)]:
                 sharing.view(output, shared[0])
     for tensor in (*returned, *given):

@@ -28,7 +28,7 @@ from torch_ir.capture.example_inputs import OwnMemory
 from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.export.fake_weights import fake_copy, has_no_values, weight_free
 from torch_ir.capture.export.untraceable import refuse_scripted
-from torch_ir.capture.instrument import capturing, intercepted
+from torch_ir.capture.instrument import capturing, intercepted, without_libraries
 from torch_ir.capture.program.no_op_copies import no_op_copies, torch_version
 from torch_ir.capture.program.program_to_ir import convert_exported_program
 from torch_ir.capture.program.provenance import is_users
@@ -69,8 +69,13 @@ _RETURNED = (
 )
 
 
-def record(model: nn.Module, call: Call, path: Path) -> IR:
-    """Return the IR of one run of the model, on its own tensors if all are real, else on fake ones."""
+def record(model: nn.Module, call: Call, path: Path, *, with_gradients: bool = False) -> IR:
+    """Return the IR of one run of the model, on its own tensors if all are real, else on fake ones.
+
+    `with_gradients` is for a training step, which computes gradients itself; it always runs on fake tensors.
+    """
+    if with_gradients:
+        return _record(model, call, path, _Gradients(are_used=True, is_training=True))
     gradients = _Gradients()
     try:
         ir = _record(model, call, path, gradients)
@@ -86,7 +91,9 @@ def record(model: nn.Module, call: Call, path: Path) -> IR:
 class _Gradients:
     """Records whether forward enables gradients in a region, where it may read `requires_grad` or `grad_fn`."""
 
-    are_used = False
+    def __init__(self, are_used: bool = False, is_training: bool = False) -> None:
+        self.are_used = are_used
+        self.is_training = is_training
 
     def switch(self, original: Callable[[bool], None], is_on: bool) -> None:
         original(is_on)
@@ -112,14 +119,16 @@ def _record(model: nn.Module, call: Call, path: Path, gradients: _Gradients) -> 
 
 
 def _recorded(model: nn.Module, call: Call, path: Path, gradients: _Gradients, tensors: Tensors) -> IR:
-    with _tensors(model, call) as (mode, is_fake, (args, kwargs)), left_as_it_was(model):
-        recorder = Recorder(model, mode, path)
+    is_training = gradients.is_training
+    with _tensors(model, call, is_training) as (mode, is_fake, (args, kwargs)), left_as_it_was(model):
+        recorder = Recorder(model, mode, path, is_training)
         tensors.others = recorder.made
         try:
             with _eager(gradients), mode if is_fake else nullcontext(), no_op_copies(torch_version) as copies:
                 program = _program(recorder, args, kwargs)
                 line = copies.written_later()
             ir = convert_exported_program(program, always_retraced=path.is_retraced)
+            recorder.generator.reuse(ir)
         except ConversionError:
             raise
         except (Exception, SystemExit) as error:  # whatever forward raises
@@ -132,9 +141,9 @@ def _recorded(model: nn.Module, call: Call, path: Path, gradients: _Gradients, t
 
 
 @contextmanager
-def _tensors(model: nn.Module, call: Call) -> Iterator[tuple[FakeTensorMode, bool, Call]]:
+def _tensors(model: nn.Module, call: Call, is_fake: bool) -> Iterator[tuple[FakeTensorMode, bool, Call]]:
     """Yield a fake mode, whether the model and its inputs are fake because some have no values, and the inputs."""
-    if has_no_values(model, call):
+    if is_fake or has_no_values(model, call):
         refuse_scripted(model)  # its weights cannot be replaced by fake ones
         with weight_free(model) as (mode, _):
             yield mode, True, pytree.tree_map_only(torch.Tensor, lambda tensor: fake_copy(tensor, mode), call)
@@ -157,6 +166,8 @@ def _eager(gradients: _Gradients) -> Iterator[None]:
         stack.enter_context(quiet())
         stack.enter_context(torch.no_grad())
         stack.enter_context(plain_attention())
+        if gradients.is_training:  # layers of oneDNN have several outputs that only its own backward reads
+            stack.enter_context(without_libraries())
         stack.enter_context(uncompiled())
         stack.enter_context(intercepted(*SET_GRAD_ENABLED, gradients.switch))
         if (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from torch_ir.capture.data_branches.decision_paths import NoValueError, Path
 from torch_ir.capture.diagnosis import definition
+from torch_ir.capture.naming.gradient_places import GradientPlaces
 from torch_ir.capture.naming.running_functions import FunctionCalls
 from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.naming.source_lines import SourceLines
@@ -22,9 +23,11 @@ from torch_ir.capture.record.escapes import ASKING_FOR_LAYOUT, LEAVING, SHOWING,
 from torch_ir.capture.record.fx_tape import Tape
 from torch_ir.capture.record.untracked_tensors import UntrackedTensors
 from torch_ir.capture.state.assigned_buffers import assignments_written
+from torch_ir.capture.state.generator_states import GeneratorStates
 from torch_ir.capture.state.tensor_memory import SET_DATA, refusal
 from torch_ir.errors import ConversionError
-from torch_ir.ops.effects import is_forbidden, mutated_arguments, written_arguments
+from torch_ir.ops.effects import is_forbidden, may_draw, mutated_arguments, written_arguments
+from torch_ir.ops.functional_calls import FUNCTIONAL_CALLS
 from torch_ir.ops.guards import OFFSET, decision, fixed_shape
 from torch_ir.ops.schema import bind
 from torch_ir.ops.torch_internals import (
@@ -59,7 +62,7 @@ _WHILE = torch.ops.higher_order.while_loop
 class Recorder:
     """Records a run; `path` gives the outcomes of the model's branches on data."""
 
-    def __init__(self, model: nn.Module, mode: FakeTensorMode, path: Path) -> None:
+    def __init__(self, model: nn.Module, mode: FakeTensorMode, path: Path, with_gradients: bool = False) -> None:
         self.model = model
         self.path = path
         self.modules = ModuleCalls(model)
@@ -75,6 +78,8 @@ class Recorder:
         self._is_busy = False
         self._composites: dict[OpOverload, bool] = {}  # whether their result sizes depend on data
         self._operators = _Operators(self)
+        self._gradients = GradientPlaces() if with_gradients else None
+        self.generator = GeneratorStates()
         self._lines = SourceLines(Recorder.run.__code__)
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -84,6 +89,7 @@ class Recorder:
             with (
                 assignments_written(self.model, self.tape.known),
                 self.modules.watched(),
+                self.generator.watched() if self._gradients is not None else nullcontext(),
                 self._operators,
                 _Functions(self),
             ):
@@ -158,6 +164,11 @@ class Recorder:
         self.untracked.notice_changes(self.tape, (args, kwargs))
         if func in _NEW:
             return self._new(func, args[0])
+        if self._gradients is not None and (form := FUNCTIONAL_CALLS.get(func)) is not None:
+            with self._operators:
+                result = form(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         if is_forbidden(str(func)):
             return self._lose_track(func, args, kwargs)
         nodes = self.tape.nodes_of((tuple(args), dict(kwargs)))
@@ -166,6 +177,8 @@ class Recorder:
         if not isinstance(result, (torch.Tensor, list, tuple)) and result is not None:
             return result  # a size or stride
         self.tape.call(func, nodes[0], nodes[1], result, self._meta())
+        if may_draw(func):
+            self.generator.drawn()
         if self._makes_sizes_of_data(func, args, kwargs):
             self._guard_shapes(result)
         return result
@@ -232,6 +245,8 @@ class Recorder:
 
     def _higher_order(self, func: HigherOrderOperator, args: Sequence[Any]) -> Any:
         """Follow `cond` and `while_loop` like branches and loops in Python."""
+        if self._gradients is not None:
+            raise ConversionError(f"{func} in a training step is not supported: its gradient is not one of operators")
         with self._operators:
             if func is _COND:
                 taken, other, operands = args[1:]
@@ -273,10 +288,12 @@ class Recorder:
 
     def _meta(self) -> dict[str, Any]:
         """Return the module stack and source line of a call, as torch.export stores them, and the torch function."""
-        scope = self.modules.scope
+        scope, line = self.modules.scope, self._lines.trace()
+        if self._gradients is not None:
+            scope, line = self._gradients.place(scope, line)
         return {
             "nn_module_stack": {} if scope is None else scope.stack,
-            "stack_trace": self._lines.trace(),
+            "stack_trace": line,
             FUNCTION: self._functions.running,
         }
 

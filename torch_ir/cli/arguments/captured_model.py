@@ -37,6 +37,10 @@ _NEEDS_VALUES = frozenset((
 ))  # fmt: skip
 
 
+# of a model, its positional and keyword inputs, and a function that returns the value of a specification
+Extractor = Callable[[Any, Any, Any, Callable[[InputSpec], Any]], Any]
+
+
 @dataclass
 class Captured:
     """A graph, the seconds its capture took, and notes for the user."""
@@ -55,12 +59,14 @@ def capture(
     layout: str | None = None,
     dequantize: str = "prologue",
     fixed: Sequence[str] = (),
+    extractor: Extractor | None = None,
+    further: Sequence[InputSpec] = (),
     **options: Any,
 ) -> Captured:
     """Capture a model with the inputs of `--input` and `--dim`; `options` are passed to extract_ir.
 
     `fixed` are the inputs whose values are part of the graph.
-
+    An `extractor` captures it in place of extract_ir, and may ask for the values of `further` specifications.
     A model that needs values to be captured is captured again on real ones: its initial weights or those of a file,
     and random inputs or those of files. With `real` or `weights`, it is captured on these at once.
     """
@@ -79,6 +85,8 @@ def capture(
     show_progress(f"building {text}")
     source = find_model(text, own_only=getattr(arguments, "own_only", False))
     start = time.perf_counter()
+    if source.program is not None and extractor is not None:
+        raise CommandError(f"{text} is an exported program, which has no training mode; pass a model")
     if source.program is not None:
         return _converted(text, source.program, arguments, options)
     notes = []
@@ -89,7 +97,7 @@ def capture(
         notes.append(f"no --input given; using {' and '.join(texts)}")
         _print_notes(notes, arguments)
     specs = [*read_files(specs, nested=True), *(_fixed_spec(text) for text in fixed if "=" in text)]
-    sizes = choose_sizes(specs, dims)
+    sizes = choose_sizes([*specs, *further], dims)
     bound = match_inputs(model, specs)
     shapes = dynamic_shapes(bound, dims)
 
@@ -102,6 +110,8 @@ def capture(
         values = {name: _fixed_value(name, call.arguments) for name in (text.partition("=")[0] for text in fixed)}
         show_progress(f"capturing {type(model).__name__}")
         watch_layers(model)
+        if extractor is not None:
+            return extractor(model, call.args, call.kwargs, value_of)  # type: ignore[no-any-return]  # an IR
         return torch_ir.extract_ir(
             model, call.args, kwargs=call.kwargs, strict=False, dynamic_shapes=shapes, fixed=values, **options
         )

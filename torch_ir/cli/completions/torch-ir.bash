@@ -5,10 +5,11 @@
 #    source ~/.local/share/bash_completion/torch-ir
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_torch_ir_subparsers=(extract llm info ops draw visualize explore cost diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
+_shtab_torch_ir_subparsers=(extract llm train-step info ops draw visualize explore cost diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
 
 _shtab_torch_ir_extract_option_strings=(-h --help -q --quiet --import -i --input -d --dim --fixed --capture --explore --real -w --weights --level --leaf --blocks --weight-layout --dequantize --crosscheck --name -o --output --json)
 _shtab_torch_ir_llm_option_strings=(-h --help -q --quiet --import -o --output --batch --prompt --cache-length --padding --all-logits --encoder-input --blocks --weight-layout --dequantize --checkpoint --name --verify --json)
+_shtab_torch_ir_train_step_option_strings=(-h --help -q --quiet --import -i --input -d --dim --target --loss --optimizer --lr --weight-decay --momentum --nesterov --clip-norm --loss-scale --micro-batches --blocks --name -o --output --json)
 _shtab_torch_ir_info_option_strings=(-h --help -q --quiet --import -i --input -d --dim --level --leaf --json -o --output)
 _shtab_torch_ir_ops_option_strings=(-h --help -q --quiet --import -i --input -d --dim --check --search --list --json)
 _shtab_torch_ir_draw_option_strings=(-h --help -q --quiet --import -i --input -d --dim -o --output --format --depth --fold --level --leaf --focus --radius --max-nodes --weights --no-weights --assertions --heat --against --no-legend)
@@ -45,6 +46,9 @@ _shtab_torch_ir_extract___output_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_llm_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_llm__o_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_llm___output_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_train_step_pos_0_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_train_step__o_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_train_step___output_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_info_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_info__o_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_info___output_COMPGEN=_shtab_compgen_files
@@ -137,6 +141,7 @@ _shtab_torch_ir_extract___capture_choices=(auto export record)
 _shtab_torch_ir_extract___level_choices=(module function aten)
 _shtab_torch_ir_extract___blocks_choices=(inline function)
 _shtab_torch_ir_llm___blocks_choices=(inline function)
+_shtab_torch_ir_train_step___blocks_choices=(inline function)
 _shtab_torch_ir_info___level_choices=(module function aten)
 _shtab_torch_ir_draw___format_choices=(png svg dot mermaid md model-explorer)
 _shtab_torch_ir_draw___level_choices=(module function aten)
@@ -158,7 +163,7 @@ _shtab_torch_ir_sweep___engine_choices=(local dask ray)
 _shtab_torch_ir_sweep___level_choices=(module function aten)
 _shtab_torch_ir_sweep___list_choices=(transformers timm)
 _shtab_torch_ir_completion_pos_0_choices=(bash zsh fish)
-_shtab_torch_ir_pos_0_choices=(extract llm info ops draw visualize explore cost diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
+_shtab_torch_ir_pos_0_choices=(extract llm train-step info ops draw visualize explore cost diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
 
 _shtab_torch_ir_extract__h_nargs=0
 _shtab_torch_ir_extract___help_nargs=0
@@ -174,6 +179,12 @@ _shtab_torch_ir_llm___quiet_nargs=0
 _shtab_torch_ir_llm___padding_nargs=0
 _shtab_torch_ir_llm___all_logits_nargs=0
 _shtab_torch_ir_llm___json_nargs=0
+_shtab_torch_ir_train_step__h_nargs=0
+_shtab_torch_ir_train_step___help_nargs=0
+_shtab_torch_ir_train_step__q_nargs=0
+_shtab_torch_ir_train_step___quiet_nargs=0
+_shtab_torch_ir_train_step___nesterov_nargs=0
+_shtab_torch_ir_train_step___json_nargs=0
 _shtab_torch_ir_info__h_nargs=0
 _shtab_torch_ir_info___help_nargs=0
 _shtab_torch_ir_info__q_nargs=0

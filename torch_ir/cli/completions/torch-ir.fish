@@ -50,8 +50,8 @@ function _shtab_torch_ir_using
   test "$_shtab_torch_ir_cmdpath" = "$argv"
 end
 
-set -g _shtab_torch_ir_commands extract llm info ops draw visualize explore cost diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion
-set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --budget --by --cache-length --capture --checkpoint --depth --dequantize --device --dim --dtype --dumps --encoder-input --engine --every --explain --explore --fail-on --fail-under --fixed --focus --format --function --functions --heat --ignore --import --input --layer --leaf --level --list --map --max-bytes --max-nodes --memory --mesh --method --model --name --only --output --pack --parts --pass --picture --place-input --place-output --plan --prompt --radius --ranges --recipe --repeat --rtol --sample --save-ranges --scheme --search --seed --sources --stages --steps --target --threads --time --timeout --top --verify --weight-layout --weights --workers -d -i -o -t -w
+set -g _shtab_torch_ir_commands extract llm train-step info ops draw visualize explore cost diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion
+set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --budget --by --cache-length --capture --checkpoint --clip-norm --depth --dequantize --device --dim --dtype --dumps --encoder-input --engine --every --explain --explore --fail-on --fail-under --fixed --focus --format --function --functions --heat --ignore --import --input --layer --leaf --level --list --loss --loss-scale --lr --map --max-bytes --max-nodes --memory --mesh --method --micro-batches --model --momentum --name --only --optimizer --output --pack --parts --pass --picture --place-input --place-output --plan --prompt --radius --ranges --recipe --repeat --rtol --sample --save-ranges --scheme --search --seed --sources --stages --steps --target --threads --time --timeout --top --verify --weight-decay --weight-layout --weights --workers -d -i -o -t -w
 
 complete -c torch-ir -e
 complete -c torch-ir -f
@@ -98,6 +98,27 @@ complete -c torch-ir -n '_shtab_torch_ir_using llm' -l name -x -d 'the name of t
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l verify -x -d 'generate N tokens with random weights and compare with the model'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l json -d 'print JSON'
 complete -c torch-ir -n '_shtab_torch_ir_using llm; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'hf:TYPE?key=value&..., a folder with a config.json, or net.py:make, a function that returns a config or a model; without -o, an IR file to show'
+complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a train-step -d 'Capture a training step: forward, loss, backward, update.'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -s h -l help -d 'show this help message and exit'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -s q -l quiet -d 'show no progress and no notes'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -s i -l input -x -d 'an input: 1x3x224x224, ids=i64[batch,seq], i64[1,8]<100, x=@file.npy, @all.npz, flag=true; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -s d -l dim -x -d 'a value for a named size, such as batch=8; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -l target -x -d 'an argument of the loss after the outputs'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -l loss -x -d 'a function of torch.nn.functional, such as cross_entropy, or `seed`: the targets are gradients of the outputs (default: the model'"'"'s own loss)'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -l optimizer -x -d 'sgd, adam, adamw, adafactor or muon (default: none; gradients only)'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -l lr -x -d 'learning rate (default: that of torch.optim)'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -l weight-decay -x -d 'weight decay (default: that of torch.optim)'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -l momentum -x -d 'momentum of sgd and muon'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -l nesterov -d 'Nesterov momentum of sgd'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -l clip-norm -x -d 'limit the norm of all gradients'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -l loss-scale -x -d 'multiply the loss before backward'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -l micro-batches -x -d 'split the batch; sum the gradients'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -l blocks -xka "inline function" -d 'repeated layers: `inline` (default), or as calls of one `function`'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -l name -x -d 'the name of the model in the file (default: its class)'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the IR file to write'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step' -l json -d 'print JSON'
+complete -c torch-ir -n '_shtab_torch_ir_using train-step; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'net.py:Net, package.module:function, hf:llama, a folder with a config.json, timm:resnet50, model.pt2; in training mode'
 complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a info -d 'Summarise an IR file.'
 complete -c torch-ir -n '_shtab_torch_ir_using info' -s h -l help -d 'show this help message and exit'
 complete -c torch-ir -n '_shtab_torch_ir_using info' -s q -l quiet -d 'show no progress and no notes'
@@ -378,7 +399,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using lower' -s t -l target -xka "(__fi
 complete -c torch-ir -n '_shtab_torch_ir_using lower' -l decompose -d 'let torch decompose operators without a handler'
 complete -c torch-ir -n '_shtab_torch_ir_using lower' -l log -d 'print a line per layer'
 complete -c torch-ir -n '_shtab_torch_ir_using lower' -l json -d 'print JSON'
-complete -c torch-ir -n '_shtab_torch_ir_using lower' -l fail-missing -d 'exit with 1 if anything is missing'
+complete -c torch-ir -n '_shtab_torch_ir_using lower' -l fail-missing -d 'exit with 1 if an operator of a run is missing'
 complete -c torch-ir -n '_shtab_torch_ir_using lower' -l picture -xka "(__fish_complete_path (commandline -ct))" -d 'draw the layers, missing ones in red; .html is an interactive page'
 complete -c torch-ir -n '_shtab_torch_ir_using lower' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'write the layers: .pb and .binpb as protobuf, else JSON'
 complete -c torch-ir -n '_shtab_torch_ir_using lower; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file, or a model: net.py:Net, package.module:function, hf:llama, a folder with a config.json, timm:resnet50, model.pt2'

@@ -35,6 +35,7 @@ _shtab_torch_ir_commands() {
     shard:'Shard a graph over ranks, without weights or a cluster.'
     split:'Split a graph into pipeline stages.'
     sweep:'Extract, cost, optimise and verify a list of models.'
+    train-step:'Capture a training step: forward, loss, backward, update.'
     verify:'Compare an IR file with the original model by running both.'
     visualize:'Draw an IR file.'
     weights:'Compare a checkpoint with the weights of a graph.'
@@ -339,7 +340,7 @@ _shtab_torch_ir_lower_options=(
   "--decompose[let torch decompose operators without a handler]"
   "--log[print a line per layer]"
   "--json[print JSON]"
-  "--fail-missing[exit with 1 if anything is missing]"
+  "--fail-missing[exit with 1 if an operator of a run is missing]"
   "--picture[draw the layers, missing ones in red\; .html is an interactive page]:FILE:_files"
   {-o,--output}"[write the layers\: .pb and .binpb as protobuf, else JSON]:FILE:_files"
   ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
@@ -522,6 +523,32 @@ _shtab_torch_ir_sweep_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_torch_ir_sweep_defaults_added=0
 
+_shtab_torch_ir_train_step_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
+  "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
+  "*"{-d,--dim}"[a value for a named size, such as batch\=8\; repeatable]:NAME=SIZE:"
+  "*--target[an argument of the loss after the outputs]:SPEC:"
+  "--loss[a function of torch.nn.functional, such as cross_entropy, or \`seed\`\: the targets are gradients of the outputs (default\: the model\'s own loss)]:NAME:"
+  "--optimizer[sgd, adam, adamw, adafactor or muon (default\: none\; gradients only)]:NAME:"
+  "--lr[learning rate (default\: that of torch.optim)]:X:"
+  "--weight-decay[weight decay (default\: that of torch.optim)]:X:"
+  "--momentum[momentum of sgd and muon]:X:"
+  "--nesterov[Nesterov momentum of sgd]"
+  "--clip-norm[limit the norm of all gradients]:X:"
+  "--loss-scale[multiply the loss before backward]:X:"
+  "--micro-batches[split the batch\; sum the gradients]:N:"
+  "--blocks[repeated layers\: \`inline\` (default), or as calls of one \`function\`]:HOW:(inline function)"
+  "--name[the name of the model in the file (default\: its class)]:name:"
+  {-o,--output}"[the IR file to write]:FILE:_files"
+  "--json[print JSON]"
+  ":net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2\; in training mode:_files"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_torch_ir_train_step_defaults_added=0
+
 _shtab_torch_ir_verify_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
@@ -629,6 +656,7 @@ _shtab_torch_ir() {
         shard) _arguments -C -s $_shtab_torch_ir_shard_options ;;
         split) _arguments -C -s $_shtab_torch_ir_split_options ;;
         sweep) _arguments -C -s $_shtab_torch_ir_sweep_options ;;
+        train-step) _arguments -C -s $_shtab_torch_ir_train_step_options ;;
         verify) _arguments -C -s $_shtab_torch_ir_verify_options ;;
         visualize) _arguments -C -s $_shtab_torch_ir_visualize_options ;;
         weights) _arguments -C -s $_shtab_torch_ir_weights_options ;;

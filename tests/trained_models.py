@@ -1,0 +1,118 @@
+"""Compare a captured training step with eager autograd and torch.optim, on an untouched copy of the model."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from torch_ir import IR, IRExecutor
+from torch_ir.errors import CaptureWarning
+from torch_ir.training import extract_training, optimizer_state
+
+Optimizers = Callable[[Any], torch.optim.Optimizer]
+
+
+def squares(output: Any, *_: Any) -> Tensor:
+    """A loss for any model: a weighted mean of every output that depends on parameters, and of its square."""
+    leaves = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    terms = [torch.view_as_real(leaf) if leaf.is_complex() else leaf.float() for leaf in leaves]
+    shares = [torch.arange(term.numel()).remainder(7).reshape(term.shape).to(term.dtype) for term in terms]
+    pairs = zip(terms, shares, strict=True)
+    return torch.stack([((term + 0.1 * term.square()) * share).mean() for term, share in pairs]).sum()
+
+
+def adamw(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-2)
+
+
+def on_meta(value: Any) -> Any:
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().to("meta"), value)
+
+
+class Compared(NamedTuple):
+    """The largest difference of losses, gradients and updated weights, relative to the largest value."""
+
+    ir: IR
+    losses: float
+    gradients: float
+    weights: float
+
+    @property
+    def is_exact(self) -> bool:
+        return not (self.losses or self.gradients or self.weights)
+
+
+def compare(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    *,
+    kwargs: dict[str, Any] | None = None,
+    targets: tuple[Any, ...] = (),
+    loss: Any = squares,
+    optimizer: Optimizers = adamw,
+    steps: int = 1,
+    on_meta_device: bool = False,
+    **options: Any,
+) -> Compared:
+    """Run steps of the graph and of eager PyTorch from the same state, with the same random numbers."""
+    kwargs = kwargs or {}
+    model = model.train()
+    captured = copy.deepcopy(model)
+    given = (inputs, targets, kwargs)
+    if on_meta_device:
+        captured, given = captured.to("meta"), on_meta(given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CaptureWarning)
+        optimizers = optimizer(captured.parameters())
+        options |= {"targets": given[1], "kwargs": given[2], "loss": loss, "strict": on_meta_device}
+        ir = extract_training(captured, given[0], optimizer=optimizers, **options)
+    read = {key for param in ir.params if param.param for key in param.param.keys}
+    start = {key: value.clone() for key, value in model.state_dict().items()}
+    given_weights = {key: value for key, value in start.items() if key in read}
+    run_backward = IRExecutor(ir.functions["backward"], {key: value.clone() for key, value in given_weights.items()})
+    run_step = IRExecutor(ir, {**given_weights, **optimizer_state(ir)})
+    eager_optimizer = optimizer(model.parameters())
+    losses, gradients = 0.0, 0.0
+    for number in range(steps):
+        torch.manual_seed(number)
+        value = eager_loss(model, copy.deepcopy(inputs), copy.deepcopy(targets), kwargs, loss)
+        eager_optimizer.zero_grad()
+        torch.autograd.backward(value)
+        wanted = {key: each.grad.clone() for key, each in model.named_parameters() if each.grad is not None}
+        if number == 0:
+            torch.manual_seed(number)
+            found = run_backward(*inputs, *targets, **kwargs)["gradients"]
+            assert found.keys() == wanted.keys()
+            gradients = difference(found, wanted)
+        eager_optimizer.step()
+        torch.manual_seed(number)
+        got = run_step(*inputs, *targets, **kwargs)["loss"]
+        losses = max(losses, difference({"loss": got}, {"loss": value.detach()}))
+    after = {key: value for key, value in model.state_dict().items() if key in run_step.state}
+    assert all(torch.equal(start[key], value) for key, value in model.state_dict().items() if key not in read)
+    return Compared(ir, losses, gradients, difference(run_step.state, after))
+
+
+def eager_loss(model: nn.Module, inputs: Any, targets: Any, kwargs: Any, loss: Any) -> Tensor:
+    output = model(*inputs, **kwargs)
+    value: Tensor = output.loss if loss is None else loss(output, *targets)
+    return value
+
+
+def difference(found: Any, wanted: Any) -> float:
+    """Return the largest difference of tensors under the same keys, each relative to its largest value."""
+    largest = 0.0
+    for key, tensor in wanted.items():
+        if not torch.equal(found[key], tensor) and not (tensor.isnan() == found[key].isnan()).all():
+            return float("inf")
+        one, other = (each.nan_to_num(0.0, 0.0, 0.0) for each in (found[key], tensor))
+        if tensor.numel() and not torch.equal(one, other):
+            scale = max(float(other.abs().max()), 1e-30)
+            largest = max(largest, float((one - other).abs().max()) / scale)
+    return largest

@@ -1,0 +1,5 @@
+"""The training step: forward, loss, backward and optimiser as graphs over one table of weights."""
+
+from torch_ir.training.training_capture import extract_training, optimizer_state
+
+__all__ = ["extract_training", "optimizer_state"]

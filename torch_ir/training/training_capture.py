@@ -1,0 +1,94 @@
+"""`extract_training`: capture forward, loss, backward and update of a model, without its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torch_ir.capture.extract_model import extract_training_step
+from torch_ir.errors import ExportError, GraphError
+from torch_ir.ir import IR
+from torch_ir.ir.json.json_text import uncollected
+from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.training.optimizer_binding import OptimizerBinding
+from torch_ir.training.training_entries import entry_points
+from torch_ir.training.training_step import OPTIMIZER, SEED, Loss, Options, training_step
+
+EXTENSION = "training"
+_BLOCKS = ("inline", "function")
+
+
+def extract_training(
+    model: nn.Module,
+    example_inputs: tuple[Any, ...],
+    *,
+    targets: tuple[Any, ...] = (),
+    loss: Loss | str | None = None,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    clip_norm: float | None = None,
+    loss_scale: float | None = None,
+    micro_batches: int = 1,
+    strict: bool = True,
+    blocks: str = "inline",
+    model_name: str | None = None,
+) -> IR:
+    """Capture one training step as graphs over one table of weights, without reading the weights.
+
+    The IR is `step`: it returns the loss, and its mutations are the updated parameters, the optimiser's state
+    (`optimizer.exp_avg.<parameter key>`, ...) and buffers that forward changes. Its functions `forward` (outputs and
+    loss) and `backward` (loss, and gradients by parameter key) are further entry points. Without an optimiser, the IR
+    is `backward`.
+
+    `loss` is a function of the outputs and the `targets`, "seed" (the targets are gradients of the outputs), or None:
+    the model computes its own loss, from keyword inputs such as `labels`. `optimizer` is one or more of `torch.optim`,
+    over parameters of this model. `clip_norm` limits the norm of all gradients, `loss_scale` multiplies the loss before
+    backward, and `micro_batches` splits every input along its first dimension and sums the gradients.
+    `strict`, `kwargs`, `blocks` and `model_name` are those of `extract_ir`.
+    """
+    _check(model, loss, clip_norm, loss_scale, micro_batches, blocks)
+    given: Any = optimizer
+    optimizers: list[Optimizer] = list(given) if isinstance(given, (list, tuple)) else [given] if given else []
+    binding = OptimizerBinding(optimizers, dict(model.named_parameters())) if optimizers else None
+    options = Options(loss, clip_norm, loss_scale, micro_batches)
+    args = tuple(example_inputs)
+    with uncollected():
+        step = training_step(model, binding, options, len(args), len(targets))
+        ir = extract_training_step(step, ((*args, *targets), dict(kwargs or {})), strict=strict)
+        ir.model_name = type(model).__name__ if model_name is None else model_name
+        rates = {f"{OPTIMIZER}.{name}": rate for name, rate in binding.rates().items()} if binding else {}
+        facts = {"optimizer": [type(each).__name__ for each in optimizers], "start": rates}
+        return entry_points(ir, facts, in_blocks=blocks == "function")
+
+
+def _check(
+    model: Any, loss: Any, clip_norm: float | None, loss_scale: float | None, micro_batches: int, blocks: str
+) -> None:
+    if not isinstance(model, nn.Module):
+        raise ExportError(f"extract_training takes an nn.Module, not {model!r:.80}")
+    if loss is not None and loss != SEED and not callable(loss):
+        raise ExportError(f"loss={loss!r:.40} must be a function of outputs and targets, 'seed', or None")
+    for name, value in (("clip_norm", clip_norm), ("loss_scale", loss_scale), ("micro_batches", micro_batches)):
+        if value is not None and not value > 0:
+            raise ExportError(f"{name} must be positive, not {value}")
+    if blocks not in _BLOCKS:
+        raise ExportError(f"blocks={blocks!r:.40} is none of {', '.join(_BLOCKS)}")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ExportError(f"no parameter of {type(model).__name__} requires a gradient")
+
+
+def optimizer_state(ir: IR) -> dict[str, Tensor]:
+    """Return the state of the optimiser before the first step, by the keys of the graph."""
+    facts = ir.extensions.get(EXTENSION)
+    if facts is None:
+        raise GraphError("the graph is not a training step; extract_training makes one")
+    start = facts["start"]
+    held = [(param.key or "", param) for param in ir.params if (param.key or "").startswith(f"{OPTIMIZER}.")]
+    return {
+        key: torch.full([int(size) for size in param.shape], start.get(key, 0.0), dtype=TORCH_DTYPES[param.dtype])
+        for key, param in held
+    }
