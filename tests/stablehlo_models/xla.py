@@ -1,0 +1,71 @@
+"""Compile StableHLO text with XLA on the CPU and run it on torch's tensors."""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from torch_ir import IR
+from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.targets.stablehlo.stablehlo_module import StableHLO
+from torch_ir.targets.write_stablehlo import to_stablehlo
+
+_BITS = {torch.bfloat16: torch.int16}
+
+
+@cache
+def _backend() -> Any:
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import jax
+    import jax.extend
+
+    jax.config.update("jax_enable_x64", True)
+    return jax.extend.backend.get_backend("cpu")
+
+
+def compiled(text: str) -> Any:
+    backend = _backend()
+    return backend.compile_and_load(text, backend.local_devices()[:1])
+
+
+def to_array(tensor: Tensor) -> Any:
+    import jax
+    import ml_dtypes
+
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return jax.device_put(tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
+    return jax.device_put(tensor.numpy())
+
+
+def to_tensor(array: Any, dtype: torch.dtype) -> Tensor:
+    found = np.array(array)
+    if dtype == torch.bfloat16:
+        return torch.from_numpy(found.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(found)
+
+
+def run_text(text: str, arguments: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[Tensor]:
+    """Return the results of `main`."""
+    _backend()
+    done = compiled(text).execute_sharded([to_array(one) for one in arguments])
+    arrays = [shards[0] for shards in done.disassemble_into_single_device_arrays()]
+    return [to_tensor(array, dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
+
+
+def run_graph(ir: IR, weights: Mapping[str, Tensor], inputs: Sequence[Tensor], module: StableHLO | None = None) -> Any:
+    """Return the outputs and new values of a graph in order."""
+    module = module or to_stablehlo(ir)
+    given = [*(weights[key] for key in module.weights), *inputs]
+    dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in ir.returns.inputs]
+    return run_text(module.text, given, dtypes)
+
+
+def leaves(tree: Any) -> list[Tensor]:
+    """Return the tensors of nested inputs or outputs."""
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
