@@ -29,8 +29,11 @@ def _backend() -> Any:
 
 
 def compiled(text: str) -> Any:
+    """Compile a module; options are given explicitly, because the default argument turns on XLA's fast math."""
+    from jaxlib import xla_client
+
     backend = _backend()
-    return backend.compile_and_load(text, backend.local_devices()[:1])
+    return backend.compile_and_load(text, backend.local_devices()[:1], xla_client.CompileOptions())
 
 
 def to_array(tensor: Tensor) -> Any:

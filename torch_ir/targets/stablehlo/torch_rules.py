@@ -36,7 +36,7 @@ def embedding_bag(
     padding_idx: int | None = None,
 ) -> Any:
     """Sums and means of bags; the other outputs are for gradients."""
-    if mode not in (0, 1) or padding_idx not in (None, -1) or indices.dim() != 1:
+    if mode not in (0, 1) or padding_idx not in (None, -1) or indices.dim() != 1:  # -1 is None inside torch
         return NotImplemented
     starts = offsets[:-1] if include_last_offset else offsets
     places = torch.arange(indices.shape[0], dtype=offsets.dtype, device=offsets.device)
@@ -60,6 +60,8 @@ def log_sigmoid(self: Tensor) -> Tensor:
 
 TORCH_RULES: dict[str, TorchRule] = {
     "aten.gru_cell.default": gru_cell,
+    "aten.embedding_bag.default": embedding_bag,
+    "aten.embedding_bag.padding_idx": embedding_bag,
     "aten._embedding_bag.default": embedding_bag,
     "aten._embedding_bag_forward_only.default": embedding_bag,
     "aten.log_sigmoid.default": log_sigmoid,
