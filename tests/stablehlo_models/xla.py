@@ -15,8 +15,6 @@ from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.stablehlo.stablehlo_module import StableHLO
 from torch_ir.targets.write_stablehlo import to_stablehlo
 
-_BITS = {torch.bfloat16: torch.int16}
-
 
 @cache
 def _backend() -> Any:
@@ -53,10 +51,9 @@ def to_tensor(array: Any, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(found)
 
 
-def run_text(text: str, arguments: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[Tensor]:
+def execute(executable: Any, arguments: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[Tensor]:
     """Return the results of `main`."""
-    _backend()
-    done = compiled(text).execute_sharded([to_array(one) for one in arguments])
+    done = executable.execute_sharded([to_array(one) for one in arguments])
     arrays = [shards[0] for shards in done.disassemble_into_single_device_arrays()]
     return [to_tensor(array, dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
 
@@ -66,7 +63,7 @@ def run_graph(ir: IR, weights: Mapping[str, Tensor], inputs: Sequence[Tensor], m
     module = module or to_stablehlo(ir)
     given = [*(weights[key] for key in module.weights), *inputs]
     dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in ir.returns.inputs]
-    return run_text(module.text, given, dtypes)
+    return execute(compiled(module.text), given, dtypes)
 
 
 def leaves(tree: Any) -> list[Tensor]:

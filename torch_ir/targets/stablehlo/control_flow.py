@@ -1,4 +1,4 @@
-"""Branches, loops and assertions."""
+"""Branches and loops."""
 
 from __future__ import annotations
 
@@ -40,22 +40,9 @@ def _while_loop(writer: Writer, node: OpNode) -> list[Value]:
     return writer.emit_all("while", operands, kinds, "", [(kinds, goes_on), (kinds, step)])[: len(start)]
 
 
-def _assertion(writer: Writer, node: OpNode) -> list[Value]:
-    """StableHLO has no assertions."""
-    return []
-
-
 WRITERS: dict[str, Callable[[Writer, OpNode], list[Value]]] = {
     "higher_order.cond": _cond,
     "higher_order.while_loop": _while_loop,
-    **dict.fromkeys(
-        (
-            "aten._assert_scalar.default", "aten._assert_async.msg", "aten._assert_async.default",
-            "aten._assert_tensor_metadata.default", "aten.sym_constrain_range_for_size.default",
-            "aten.sym_constrain_range.default",
-        ),  # fmt: skip
-        _assertion,
-    ),
 }
 
 

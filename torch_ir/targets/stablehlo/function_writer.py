@@ -9,6 +9,7 @@ from torch_ir.errors import ConversionError
 from torch_ir.escaping import in_mlir
 from torch_ir.ir import IR, Dim, OpNode, Symbol, TensorMeta
 from torch_ir.ops.calling import keywords
+from torch_ir.ops.decompose import NO_RULE
 from torch_ir.ops.prepare_run import has_body_alone
 from torch_ir.targets.mlir import numbers
 from torch_ir.targets.mlir.numbers import Sizes
@@ -37,12 +38,13 @@ class Refused(NamedTuple):
 class Writer(Builder):
     """Writes one graph; `values` are its tensors by name, `missing` the nodes that cannot be written."""
 
-    def __init__(self, ir: IR, functions: Mapping[str, Function]) -> None:
+    def __init__(self, ir: IR, functions: Mapping[str, Function], reasons: Mapping[str, str]) -> None:
         super().__init__()
         self.ir = ir
         self.values: dict[str, Value] = {}
         self.missing: list[Refused] = []
         self._functions = functions
+        self._reasons = reasons  # why operators without a rule were not decomposed
         self._sizes = Sizes(self._apply, self._number, STABLEHLO)
         self._bound = _symbols_by_tensor(ir)
 
@@ -100,12 +102,14 @@ class Writer(Builder):
 
     def nodes(self, nodes: Iterable[OpNode]) -> None:
         for node in nodes:
+            if not any(tensor.consumers or tensor.name in self._bound for tensor in node.outputs):
+                continue  # a random number or an assertion, which no result depends on
             self.place = node.name
             try:
                 results = self._written(node)
             except ConversionError as error:
                 self.missing.append(Refused(node, str(error)))
-                results = [Value("%missing", tensor.shape, "float32") for tensor in node.outputs]
+                results = [Value("%missing", tensor.shape, tensor.dtype) for tensor in node.outputs]
             self.give(node.outputs, results)
             for tensor in node.outputs:
                 self.bind(tensor)
@@ -115,8 +119,6 @@ class Writer(Builder):
         self.values.update((tensor.name, value) for tensor, value in zip(tensors, results, strict=True))
 
     def _written(self, node: OpNode) -> list[Value]:
-        if any(self.values[tensor.name].name == "%missing" for tensor in node.inputs):
-            return [Value("%missing", tensor.shape, tensor.dtype) for tensor in node.outputs]
         region = control_flow.WRITERS.get(node.op_type)
         if has_body_alone(node):
             return self._function_call(node)
@@ -124,7 +126,7 @@ class Writer(Builder):
             return region(self, node)
         rule = RULES.get(node.op_type)
         if rule is None:
-            raise ConversionError("there is no rule for it, and torch does not decompose it")
+            raise ConversionError(self._reasons.get(node.op_type, NO_RULE))
         made = rule(self, node.outputs, **self._arguments(node))
         found = [made] if isinstance(made, Value) else list(made)
         return [self._checked(value, tensor) for value, tensor in zip(found, node.outputs, strict=True)]

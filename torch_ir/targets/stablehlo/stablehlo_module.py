@@ -36,17 +36,18 @@ class StableHLO:
 
 def write_module(ir: IR, functions: str) -> StableHLO:
     """Return the module of a graph; one error lists all operators that cannot be written."""
-    ir = with_functions(in_core_set(ir), functions)
+    core, reasons = in_core_set(ir)
+    ir = with_functions(core, functions)
     missing: list[Refused] = []
 
     def convert(body: IR, name: str, op_type: str, called: Mapping[str, Function]) -> Function:
-        writer = Writer(body, called)
+        writer = Writer(body, called, reasons)
         lines = writer.function(f"private {symbol(name)}", [(tensor, "") for tensor in body.graph_inputs])
         missing.extend(writer.missing)
         return Function(symbol(name), body, lines)
 
     made = ConvertedFunctions(convert, {ENTRY})
-    writer = Writer(ir, made.called_by(ir))
+    writer = Writer(ir, made.called_by(ir), reasons)
     weights = [tensor for tensor in ir.params if tensor.param is None or tensor.param.data is None]
     for tensor in ir.params:
         if tensor not in weights:

@@ -117,6 +117,23 @@ def is_infinite(hlo: Builder, made: Made, self: Value) -> Value:
     return hlo.compare("EQ", hlo.pointwise("abs", self), hlo.like(self, float("inf")))
 
 
+@lowers("aten.signbit.default")
+def signbit(hlo: Builder, made: Made, self: Value) -> Value:
+    """The sign of the bits as a whole number, which zeros and NaN have too."""
+    bits = {"float64": "int64", "float32": "int32", "float16": "int16", "bfloat16": "int16"}.get(self.dtype)
+    if self.dtype in (*UNSIGNED, "bool"):
+        return hlo.full(False, self.shape, "bool")
+    value = hlo.emit("bitcast_convert", [self], self.shape, bits) if bits else self
+    return hlo.compare("LT", value, hlo.like(value, 0))
+
+
+@lowers("aten.copysign.Tensor", "aten.copysign.Scalar")
+def copysign(hlo: Builder, made: Made, self: Value, other: Any) -> Value:
+    size = hlo.pointwise("abs", operand(hlo, self, made[0].dtype))
+    is_negative = signbit(hlo, made, operand(hlo, other, made[0].dtype))
+    return to_shape(hlo, hlo.select(is_negative, hlo.pointwise("negate", size), size), made[0])
+
+
 @lowers("aten.bitwise_not.default")
 def bitwise_not(hlo: Builder, made: Made, self: Value) -> Value:
     return hlo.pointwise("not", self)
@@ -282,6 +299,12 @@ for _op in (
 @lowers("aten.copy.default")
 def copy(hlo: Builder, made: Made, self: Value, src: Value, non_blocking: bool = False) -> Value:
     return to_shape(hlo, src, made[0])
+
+
+@lowers("aten.polar.default")
+def polar(hlo: Builder, made: Made, abs: Value, angle: Value) -> Value:
+    parts = (hlo.pointwise("multiply", abs, hlo.pointwise(name, angle)) for name in ("cosine", "sine"))
+    return to_shape(hlo, hlo.pointwise("complex", *parts, dtype=made[0].dtype), made[0])
 
 
 @lowers("aten.complex.default")

@@ -84,7 +84,7 @@ def _divided(hlo: Builder, value: Value, counts: Sequence[int], dims: int) -> Va
     if len(set(counts)) <= 1:
         return hlo.pointwise("divide", value, hlo.like(value, counts[0] if counts else 1))
     shape = tuple(int(size) for size in value.shape[len(value.shape) - dims :])
-    data = TensorData(struct.pack(f"<{len(counts)}d", *counts), shape, "float64")
+    data = TensorData(shape, "float64", struct.pack(f"<{len(counts)}d", *counts))
     divisors = hlo.convert(hlo.literal(data), value.dtype)
     return hlo.pointwise("divide", value, hlo.broadcast(divisors, value.shape))
 

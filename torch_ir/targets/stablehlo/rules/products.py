@@ -40,7 +40,7 @@ def bmm(hlo: Builder, made: Made, self: Value, mat2: Value) -> Value:
     return hlo.convert(_product(hlo, self, mat2, 1), made[0].dtype)
 
 
-@lowers("aten.dot.default", "aten.vdot.default")
+@lowers("aten.dot.default")
 def vector_product(hlo: Builder, made: Made, self: Value, tensor: Value) -> Value:
     return hlo.convert(dot(hlo, hlo.wide(self), hlo.wide(tensor), 0, (0, 0)), made[0].dtype)
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from torch_ir.targets.stablehlo.builder import Builder, Value
 from torch_ir.targets.stablehlo.rules.elementwise import Made
-from torch_ir.targets.stablehlo.rules.table import add
+from torch_ir.targets.stablehlo.rules.table import add, lowers
 
 # Rational approximations of the error functions, highest power first, from the Cephes library (S. Moshier).
 _ERF = (
@@ -32,6 +32,14 @@ _ERFC_FAR = (  # x >= 8
      7.40974269950448939160e0, 2.97886665372100240670e0],
     [1.0, 2.26052863220117276590e0, 9.39603524938001434673e0, 1.20489539808096656605e1, 1.70814450747565897222e1,
      9.60896809063285878198e0, 3.36907645100081516050e0],
+)  # fmt: skip
+
+
+_ERF_SINGLE = (  # |x| <= 4, from the Eigen library
+    [-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05, -7.34990630326855e-04,
+     -2.95459980854025e-03, -1.60960333262415e-02],
+    [-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
+     -1.42647390514189e-02],
 )  # fmt: skip
 
 
@@ -64,6 +72,13 @@ def _erf(hlo: Builder, x: Value) -> Value:
     size = hlo.pointwise("abs", x)
     far = hlo.pointwise("multiply", hlo.pointwise("sign", x), _one_minus(hlo, _erfc_far(hlo, size)))
     return hlo.select(hlo.compare("LE", size, hlo.like(size, 1)), _erf_near(hlo, x), far)
+
+
+def _erf_single(hlo: Builder, x: Value) -> Value:
+    """Return erf of float32: the usual GELU needs no float64."""
+    bounded = hlo.pointwise("maximum", hlo.pointwise("minimum", x, hlo.like(x, 4)), hlo.like(x, -4))
+    ratio = _ratio(hlo, hlo.pointwise("multiply", bounded, bounded), _ERF_SINGLE)
+    return hlo.pointwise("multiply", bounded, ratio)
 
 
 def _erfc(hlo: Builder, x: Value) -> Value:
@@ -138,8 +153,9 @@ def _acosh(hlo: Builder, x: Value) -> Value:
     above = hlo.pointwise("subtract", x, one)
     root = hlo.pointwise("sqrt", hlo.pointwise("multiply", above, hlo.pointwise("add", x, one)))
     huge = hlo.pointwise("add", hlo.pointwise("log", x), hlo.like(x, math.log(2)))
-    is_huge = hlo.compare("GT", x, hlo.like(x, 1e100))
-    return hlo.select(is_huge, huge, hlo.pointwise("log_plus_one", hlo.pointwise("add", above, root)))
+    near = hlo.pointwise("log_plus_one", hlo.pointwise("add", above, root))
+    found = hlo.select(hlo.compare("GT", x, hlo.like(x, 1e100)), huge, near)
+    return hlo.select(hlo.compare("GE", x, one), found, hlo.like(x, math.nan))
 
 
 def _atanh(hlo: Builder, x: Value) -> Value:
@@ -152,8 +168,15 @@ def _in_double(function: Callable[[Builder, Value], Value], hlo: Builder, made: 
     return hlo.convert(function(hlo, value), made[0].dtype)
 
 
+@lowers("aten.erf.default")
+def erf(hlo: Builder, made: Made, self: Value) -> Value:
+    if made[0].dtype == "float64":
+        return _erf(hlo, hlo.convert(self, "float64"))
+    return hlo.convert(_erf_single(hlo, hlo.wide(hlo.convert(self, made[0].dtype))), made[0].dtype)
+
+
 for _name, _function in {
-    "erf": _erf, "erfc": _erfc, "log2": partial(_log, 2.0), "log10": partial(_log, 10.0), "atan": _atan,
+    "erfc": _erfc, "log2": partial(_log, 2.0), "log10": partial(_log, 10.0), "atan": _atan,
     "asin": _asin, "acos": _acos, "sinh": _sinh, "cosh": _cosh, "asinh": _asinh, "acosh": _acosh, "atanh": _atanh,
 }.items():  # fmt: skip
     add(f"aten.{_name}.default", partial(_in_double, _function))

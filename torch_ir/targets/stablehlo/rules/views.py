@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 from torch_ir.errors import ConversionError
@@ -23,7 +24,8 @@ def _reshape(hlo: Builder, made: Made, self: Value, **_: Any) -> Value:
 for _op in (
     "view.default", "reshape.default", "_unsafe_view.default", "view_copy.default", "flatten.using_ints",
     "unflatten.int", "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "view_as.default",
-    "reshape_as.default", "_reshape_alias.default", "squeeze_copy.dims", "unsqueeze_copy.default",
+    "reshape_as.default", "_reshape_alias.default", "squeeze_copy.dims", "unsqueeze_copy.default", "item.default",
+    "_local_scalar_dense.default", "atleast_1d.default", "atleast_2d.default", "atleast_3d.default",
 ):  # fmt: skip
     add(f"aten.{_op}", _reshape)
 
@@ -60,6 +62,20 @@ def repeat(hlo: Builder, made: Made, self: Value, repeats: Sequence[Dim]) -> Val
 def flip(hlo: Builder, made: Made, self: Value, dims: Sequence[int]) -> Value:
     chosen = axes(dims, len(self.shape)) if dims else []
     return hlo.emit("reverse", [self], self.shape, self.dtype, f"dimensions = {integers(chosen)}")
+
+
+@lowers("aten.broadcast_tensors.default")
+def broadcast_tensors(hlo: Builder, made: Made, tensors: Sequence[Value]) -> list[Value]:
+    return [hlo.broadcast(value, tensor.shape) for value, tensor in zip(tensors, made, strict=True)]
+
+
+@lowers("aten.meshgrid.default", "aten.meshgrid.indexing")
+def meshgrid(hlo: Builder, made: Made, tensors: Sequence[Value], indexing: str = "ij") -> list[Value]:
+    order = list(range(len(tensors)))
+    if indexing == "xy" and len(order) > 1:
+        order[:2] = [1, 0]
+    lines = [hlo.reshape(value, (tensor.shape[at],)) for value, tensor, at in zip(tensors, made, order, strict=True)]
+    return [hlo.broadcast(line, tensor.shape, [at]) for line, tensor, at in zip(lines, made, order, strict=True)]
 
 
 @lowers("aten.view_as_real.default", "aten.view_as_real_copy.default")
@@ -180,6 +196,27 @@ def diagonal(hlo: Builder, made: Made, self: Value, offset: int = 0, dim1: int =
     first = offset if offset >= 0 else -offset * width
     limit = first + (size - 1) * (width + 1) + 1 if size else first
     return hlo.slice_dim(flat, len(rest), min(first, height * width), limit, size, width + 1)
+
+
+@lowers("aten.roll.default")
+def roll(hlo: Builder, made: Made, self: Value, shifts: Sequence[int], dims: Sequence[int] = ()) -> Value:
+    """Exchange the two parts of each dimension; without dimensions, of all elements in a row."""
+    if not dims:
+        if not is_static(self.shape):
+            raise ConversionError("it rolls dynamic sizes")
+        flat = hlo.reshape(self, (prod(int(size) for size in self.shape),))
+        return hlo.reshape(roll(hlo, made, flat, shifts, [0]), self.shape)
+    value = self
+    for shift, dim in zip(shifts, dims, strict=True):
+        at = axis(dim, len(value.shape))
+        size = value.shape[at] if value.shape else 0
+        if isinstance(size, str):
+            raise ConversionError("it rolls a dimension with a dynamic size")
+        cut = -shift % size if size else 0
+        if cut:
+            parts = [hlo.slice_dim(value, at, cut, size, size - cut), hlo.slice_dim(value, at, 0, cut, cut)]
+            value = hlo.concatenate(parts, at, value.shape)
+    return value
 
 
 # -- joins and pads ---------------------------------------------------------------------------------------------------
