@@ -1,6 +1,6 @@
 """Write every model of the catalogue and every tiny architecture as StableHLO, run it with XLA, compare with eager.
 
-python -m tests.stablehlo_models.sweep [--only catalogue|architectures] [--out FILE] [NAME ...]
+python -m tests.stablehlo_models.sweep [--only catalogue|architectures] [--sample N] [--out FILE] [NAME ...]
 
 Prints a line for each model, then the counts and the operators that stop models, ranked by how many they stop.
 """
@@ -8,6 +8,7 @@ Prints a line for each model, then the counts and the operators that stop models
 import argparse
 import copy
 import json
+import random
 import sys
 import time
 import warnings
@@ -106,7 +107,10 @@ def expected(model: nn.Module, args: Any, kwargs: Any) -> list[Tensor]:
 
 def state_of(ir: IR, model: nn.Module) -> Mapping[str, Tensor]:
     """Return parameters and all buffers, also those that are not in the state dict."""
-    named = {**dict(model.named_buffers(remove_duplicate=False)), **dict(model.named_parameters(remove_duplicate=False))}
+    named = {
+        **dict(model.named_buffers(remove_duplicate=False)),
+        **dict(model.named_parameters(remove_duplicate=False)),
+    }
     return {**named, **model.state_dict()}
 
 
@@ -143,14 +147,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--only", choices=[CATALOGUE, ARCHITECTURES])
+    parser.add_argument("--sample", type=int, help="this many models, drawn at random with --seed")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     outcomes = []
-    for case in cases(arguments.only):
-        if arguments.names and case.name not in arguments.names:
-            continue
+    chosen = [case for case in cases(arguments.only) if not arguments.names or case.name in arguments.names]
+    if arguments.sample:
+        chosen = random.Random(arguments.seed).sample(chosen, min(arguments.sample, len(chosen)))
+    for case in chosen:
         outcomes.append(outcome := measure(case))
         times = f"{outcome.write_s:.2f} s", f"{outcome.run_s:.2f} s"
         print(outcome.name, outcome.status, *times, outcome.why[:300], flush=True)

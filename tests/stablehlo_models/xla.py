@@ -1,6 +1,7 @@
 """Compile StableHLO text with XLA on the CPU and run it on torch's tensors."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -11,7 +12,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from torch_ir import IR
-from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
+from torch_ir.targets.stablehlo.element_types import tensor_type
 from torch_ir.targets.stablehlo.stablehlo_module import StableHLO
 from torch_ir.targets.write_stablehlo import to_stablehlo
 
@@ -26,7 +28,7 @@ def _backend() -> Any:
     return jax.extend.backend.get_backend("cpu")
 
 
-def compiled(text: str) -> Any:
+def compiled(text: str | bytes) -> Any:
     """Compile a module; options are given explicitly, because the default argument turns on XLA's fast math."""
     from jaxlib import xla_client
 
@@ -69,3 +71,29 @@ def run_graph(ir: IR, weights: Mapping[str, Tensor], inputs: Sequence[Tensor], m
 def leaves(tree: Any) -> list[Tensor]:
     """Return the tensors of nested inputs or outputs."""
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def at_sizes(text: str, arguments: Sequence[Tensor]) -> bytes:
+    """Return a module with dynamic sizes at the sizes of some arguments, refined by XLA's own passes."""
+    import jax  # noqa: F401  # it registers the dialects
+    from jaxlib import _jax
+
+    head = re.search(r"func\.func public @main\((.*)\) -> \((.*)\) \{", text)
+    assert head is not None
+    wanted = re.findall(r"%[\w.$-]+: (tensor<[^>]*>+)", head[1])
+    static = [tensor_type(tensor.shape, dtype_name(tensor.dtype)) for tensor in arguments]
+    lines = [
+        f'    %a{at} = "stablehlo.convert"(%arg{at}) : ({given}) -> {kind}'
+        for at, (given, kind) in enumerate(zip(static, wanted, strict=True))
+    ]
+    names = ", ".join(f"%a{at}" for at in range(len(wanted)))
+    count = len(re.findall("tensor<", head[2]))
+    results = ", ".join(f"%r{at}" for at in range(count))
+    lines.append(f"    {results} = func.call @body({names}) : ({', '.join(wanted)}) -> ({head[2]})")
+    shown = ", ".join(f"%arg{at}: {given}" for at, given in enumerate(static))
+    main = [f"  func.func public @main({shown}) -> ({head[2]}) {{", *lines, f"    return {results} : {head[2]}", "  }"]
+    body = text.replace("func.func public @main", "func.func private @body").rstrip().removesuffix("}")
+    whole = "\n".join([body, *main, "}"])
+    return bytes(
+        _jax.mlir.refine_polymorphic_shapes(whole.encode(), enable_shape_assertions=True, validate_static_shapes=True)
+    )

@@ -9,9 +9,9 @@ from torch_ir.errors import UnsupportedOperatorsError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.passes.decompose.named_opsets import LeftOperator, shapes_of
 from torch_ir.targets.mlir.syntax import symbol
-from torch_ir.targets.standalone_functions import ConvertedFunctions, with_functions
 from torch_ir.targets.stablehlo.core_set import in_core_set
-from torch_ir.targets.stablehlo.function_writer import Function, Refused, Writer
+from torch_ir.targets.stablehlo.graph_function import Function, Refused, Writer
+from torch_ir.targets.standalone_functions import ConvertedFunctions, with_functions
 
 ENTRY = "main"
 

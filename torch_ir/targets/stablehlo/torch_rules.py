@@ -105,7 +105,7 @@ def masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 def as_strided(self: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None) -> Any:
     """Read a dense tensor's elements in the order of its memory, as it was laid out in the model."""
-    order = sorted(range(self.dim()), key=lambda dim: (-self.stride(dim), dim))
+    order = sorted(range(self.dim()), key=lambda dim: (-self.stride()[dim], dim))
     flat = self.permute(order)
     reach = sum((count - 1) * step for count, step in zip(size, stride, strict=True))
     if storage_offset is not None or not flat.is_contiguous() or 0 in size or reach >= self.numel():
@@ -127,9 +127,7 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     return ((places == bars) & (flat >= min) & (flat <= max)).sum(0).to(self.dtype)
 
 
-def is_close(
-    self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
-) -> Tensor:
+def is_close(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
     close = self == other
     if equal_nan and self.is_floating_point():
         close = close | (self.isnan() & other.isnan())

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch_ir.errors import ConversionError
-from torch_ir.targets.stablehlo.builder import Builder, Value, integers
-from torch_ir.targets.stablehlo.rules.elementwise import Made
-from torch_ir.targets.stablehlo.rules.table import lowers
+from torch_ir.targets.stablehlo.operations import Builder, Value, integers
+from torch_ir.targets.stablehlo.rules.elementwise_rules import Made
+from torch_ir.targets.stablehlo.rules.rule_table import lowers
 
 
 def spread(values: Any, count: int) -> list[int]:
@@ -48,9 +48,7 @@ def convolution(
         window = [[pad, pad] for pad in pads]
         result = _convolve(hlo, made, value, kernel, steps, window, [1] * count, gaps, groups, is_unbatched)
     if bias is not None:
-        result = hlo.pointwise(
-            "add", result, hlo.broadcast(hlo.convert(bias, result.dtype), result.shape, [1])
-        )
+        result = hlo.pointwise("add", result, hlo.broadcast(hlo.convert(bias, result.dtype), result.shape, [1]))
     return hlo.reshape(hlo.convert(result, made[0].dtype), made[0].shape)
 
 
@@ -74,11 +72,14 @@ def _convolve(
     pad_type = f"tensor<{len(pads)}x2xi64>"
     attrs = ", ".join(
         [
-            f"window_strides = {integers(steps)}", f"padding = dense<[{listed}]> : {pad_type}",
-            f"lhs_dilation = {integers(spaces)}", f"rhs_dilation = {integers(gaps)}",
+            f"window_strides = {integers(steps)}",
+            f"padding = dense<[{listed}]> : {pad_type}",
+            f"lhs_dilation = {integers(spaces)}",
+            f"rhs_dilation = {integers(gaps)}",
             f"dimension_numbers = #stablehlo.conv<[b, f, {places}]x[o, i, {places}]->[b, f, {places}]>",
-            f"feature_group_count = {groups} : i64", "batch_group_count = 1 : i64",
-        ]  # fmt: skip
+            f"feature_group_count = {groups} : i64",
+            "batch_group_count = 1 : i64",
+        ]
     )
     shape = (1, *made[0].shape) if is_unbatched else made[0].shape
     return hlo.emit("convolution", [value, kernel], shape, value.dtype, attrs)

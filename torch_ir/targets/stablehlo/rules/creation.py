@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from torch_ir.ir import Expr
-from torch_ir.targets.stablehlo.builder import Builder, Value
 from torch_ir.targets.stablehlo.element_types import is_float
-from torch_ir.targets.stablehlo.rules.elementwise import Made, operand, to_shape
-from torch_ir.targets.stablehlo.rules.table import add, lowers
+from torch_ir.targets.stablehlo.operations import Builder, Value
+from torch_ir.targets.stablehlo.rules.elementwise_rules import Made, operand, to_shape
+from torch_ir.targets.stablehlo.rules.rule_table import add, lowers
 
 
 def _filled(hlo: Builder, made: Made, **arguments: Any) -> Value:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from torch_ir.targets.stablehlo.builder import Builder, Value
 from torch_ir.targets.stablehlo.element_types import HALVES, UNSIGNED, is_complex, is_float
-from torch_ir.targets.stablehlo.rules.elementwise import Made, operand, to_shape, truncated
-from torch_ir.targets.stablehlo.rules.table import add, lowers
+from torch_ir.targets.stablehlo.operations import Builder, Value
+from torch_ir.targets.stablehlo.rules.elementwise_rules import Made, operand, to_shape, truncated
+from torch_ir.targets.stablehlo.rules.rule_table import add, lowers
 
 
 def _pair(hlo: Builder, made: Made, left: Any, right: Any) -> tuple[Value, Value]:

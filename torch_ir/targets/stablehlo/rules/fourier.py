@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import Dim
-from torch_ir.targets.stablehlo.builder import Builder, Value, integers
 from torch_ir.targets.stablehlo.element_types import REALS
-from torch_ir.targets.stablehlo.rules.elementwise import Made
-from torch_ir.targets.stablehlo.rules.table import axis, lowers
+from torch_ir.targets.stablehlo.operations import Builder, Value, integers
+from torch_ir.targets.stablehlo.rules.elementwise_rules import Made
+from torch_ir.targets.stablehlo.rules.rule_table import axis, lowers
 
 _MOST = 3  # dimensions of one transform
 

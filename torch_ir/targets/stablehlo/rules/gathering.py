@@ -10,9 +10,9 @@ from typing import Any
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import Dim
-from torch_ir.targets.stablehlo.builder import Builder, Value, common_shape, integers, is_static
-from torch_ir.targets.stablehlo.rules.elementwise import Made
-from torch_ir.targets.stablehlo.rules.table import axis, lowers
+from torch_ir.targets.stablehlo.operations import Builder, Value, common_shape, integers, is_static
+from torch_ir.targets.stablehlo.rules.elementwise_rules import Made
+from torch_ir.targets.stablehlo.rules.rule_table import axis, lowers
 
 
 def counted_from_start(hlo: Builder, index: Value, size: Dim) -> Value:

@@ -11,11 +11,11 @@ from typing import Any
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import Dim, TensorData
-from torch_ir.targets.stablehlo.builder import Builder, Kind, Value, integers
+from torch_ir.targets.stablehlo.operations import Builder, Kind, Value, integers
 from torch_ir.targets.stablehlo.rules.convolution import spread
-from torch_ir.targets.stablehlo.rules.elementwise import Made
+from torch_ir.targets.stablehlo.rules.elementwise_rules import Made
 from torch_ir.targets.stablehlo.rules.reductions import lowest, total
-from torch_ir.targets.stablehlo.rules.table import add
+from torch_ir.targets.stablehlo.rules.rule_table import add
 
 
 def _windows(
@@ -71,7 +71,9 @@ def _avg_pool(
     counts = []
     for at in itertools.product(*(range(int(size)) for size in shape[len(shape) - count :])):
         lows = [place * step - pad for place, step, pad in zip(at, steps, pads, strict=True)]
-        ends = [min(low + size, int(whole) + pad) for low, size, whole, pad in zip(lows, sizes, given, pads, strict=True)]
+        ends = [
+            min(low + size, int(whole) + pad) for low, size, whole, pad in zip(lows, sizes, given, pads, strict=True)
+        ]
         spans = [end - low for low, end in zip(lows, ends, strict=True)]
         if not count_include_pad:
             spans = [min(end, int(whole)) - max(low, 0) for low, end, whole in zip(lows, ends, given, strict=True)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_ir.targets.stablehlo.builder import Builder, Value
-from torch_ir.targets.stablehlo.rules.elementwise import Made, binary, to_shape
-from torch_ir.targets.stablehlo.rules.table import lowers
+from torch_ir.targets.stablehlo.operations import Builder, Value
+from torch_ir.targets.stablehlo.rules.elementwise_rules import Made, binary, to_shape
+from torch_ir.targets.stablehlo.rules.rule_table import lowers
 
 
 def dot(hlo: Builder, left: Value, right: Value, batch: int, sides: tuple[int, int]) -> Value:
@@ -21,7 +21,9 @@ def dot(hlo: Builder, left: Value, right: Value, batch: int, sides: tuple[int, i
         if at >= batch and at != side
     ]
     shape = (*left.shape[:batch], *rest)
-    return hlo.emit("dot_general", [left, right], shape, left.dtype, f"dot_dimension_numbers = #stablehlo.dot<{numbers}>")
+    return hlo.emit(
+        "dot_general", [left, right], shape, left.dtype, f"dot_dimension_numbers = #stablehlo.dot<{numbers}>"
+    )
 
 
 def _product(hlo: Builder, left: Value, right: Value, batch: int) -> Value:

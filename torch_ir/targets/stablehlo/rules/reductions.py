@@ -11,10 +11,10 @@ import torch
 
 from torch_ir.errors import ConversionError
 from torch_ir.ops.torch_types import TORCH_DTYPES
-from torch_ir.targets.stablehlo.builder import Builder, Kind, Value, integers, is_static
 from torch_ir.targets.stablehlo.element_types import is_float
-from torch_ir.targets.stablehlo.rules.elementwise import Made
-from torch_ir.targets.stablehlo.rules.table import add, axes, axis, lowers
+from torch_ir.targets.stablehlo.operations import Builder, Kind, Value, integers, is_static
+from torch_ir.targets.stablehlo.rules.elementwise_rules import Made
+from torch_ir.targets.stablehlo.rules.rule_table import Rule, add, axes, axis, lowers
 
 _BOUNDS = {"maximum": -1, "minimum": 1}
 
@@ -71,7 +71,7 @@ def _truth(name: str, hlo: Builder, made: Made, self: Value, dim: Any = None, **
     return _reduced(hlo, made, hlo.reduce(value, axes(dim, len(self.shape)), name, name == "and"))
 
 
-for _names, _rule in {
+_REDUCTIONS: dict[tuple[str, ...], Rule] = {
     ("sum.default", "sum.dim_IntList"): _sum,
     ("mean.default", "mean.dim"): _mean,
     ("prod.default", "prod.dim_int"): _product,
@@ -79,7 +79,8 @@ for _names, _rule in {
     ("amin.default", "min.default"): partial(_extremum, "minimum"),
     ("any.default", "any.dim", "any.dims"): partial(_truth, "or"),
     ("all.default", "all.dim", "all.dims"): partial(_truth, "and"),
-}.items():
+}
+for _names, _rule in _REDUCTIONS.items():
     for _name in _names:
         add(f"aten.{_name}", _rule)
 

@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any
 
 from torch_ir.errors import ConversionError
-from torch_ir.targets.stablehlo.builder import Builder, Kind, Value, common_shape, is_static
 from torch_ir.targets.stablehlo.element_types import is_integer
+from torch_ir.targets.stablehlo.operations import Builder, Kind, Value, common_shape, is_static
 from torch_ir.targets.stablehlo.rules.division import floor_quotient
-from torch_ir.targets.stablehlo.rules.elementwise import Made, operand
+from torch_ir.targets.stablehlo.rules.elementwise_rules import Made, operand
 from torch_ir.targets.stablehlo.rules.gathering import counted_from_start, every_place, joined, places
 from torch_ir.targets.stablehlo.rules.reductions import lowest
-from torch_ir.targets.stablehlo.rules.table import add, axis, lowers
+from torch_ir.targets.stablehlo.rules.rule_table import add, axis, lowers
 
 _REDUCERS = {
     "sum": "add", "add": "add", "prod": "multiply", "multiply": "multiply", "amax": "maximum", "amin": "minimum",
@@ -110,9 +110,7 @@ add("aten.index_fill.int_Scalar", partial(_rows, None))
 add("aten.index_fill.int_Tensor", partial(_rows, None))
 
 
-def _scatter(
-    hlo: Builder, self: Value, dim: int, index: Value, updates: Value, reducer: str | None
-) -> Value:
+def _scatter(hlo: Builder, self: Value, dim: int, index: Value, updates: Value, reducer: str | None) -> Value:
     """Write single elements; updates beyond the shape of the indices are not used."""
     if not self.shape or not index.shape:
         raise ConversionError("it writes to a scalar")
@@ -136,9 +134,7 @@ def scatter_add(hlo: Builder, made: Made, self: Value, dim: int, index: Value, s
 
 
 @lowers("aten.scatter.value", "aten.scatter.value_reduce")
-def scatter_value(
-    hlo: Builder, made: Made, self: Value, dim: int, index: Value, value: Any, reduce: str = ""
-) -> Value:
+def scatter_value(hlo: Builder, made: Made, self: Value, dim: int, index: Value, value: Any, reduce: str = "") -> Value:
     updates = hlo.broadcast(operand(hlo, value, self.dtype), index.shape)
     return _scatter(hlo, self, dim, index, updates, _REDUCERS.get(reduce))
 

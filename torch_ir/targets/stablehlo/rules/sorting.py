@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch_ir.errors import ConversionError
-from torch_ir.targets.stablehlo.builder import Builder, Kind, Value
-from torch_ir.targets.stablehlo.rules.elementwise import Made
+from torch_ir.targets.stablehlo.operations import Builder, Kind, Value
+from torch_ir.targets.stablehlo.rules.elementwise_rules import Made
 from torch_ir.targets.stablehlo.rules.reductions import comes_first
-from torch_ir.targets.stablehlo.rules.table import axis, lowers
+from torch_ir.targets.stablehlo.rules.rule_table import axis, lowers
 
 
 def ordered(hlo: Builder, value: Value, dim: int, descending: bool) -> list[Value]:
@@ -40,7 +42,7 @@ def argsort(
 
 @lowers("aten.topk.default")
 def topk(
-    hlo: Builder, made: Made, self: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+    hlo: Builder, made: Made, self: Value, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> list[Value]:
     dim = axis(dim, len(self.shape))
     if isinstance(k, str):

@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from torch_ir.targets.stablehlo.builder import Builder, Value
-from torch_ir.targets.stablehlo.rules.elementwise import Made
-from torch_ir.targets.stablehlo.rules.table import add, lowers
+from torch_ir.targets.stablehlo.operations import Builder, Value
+from torch_ir.targets.stablehlo.rules.elementwise_rules import Made
+from torch_ir.targets.stablehlo.rules.rule_table import add, lowers
 
 # Rational approximations of the error functions, highest power first, from the Cephes library (S. Moshier).
 _ERF = (
@@ -103,9 +103,7 @@ def _atan(hlo: Builder, x: Value) -> Value:
 
 def _side(hlo: Builder, x: Value) -> Value:
     """Return sqrt(1 - x * x), the other side of a right triangle."""
-    return hlo.pointwise(
-        "sqrt", hlo.pointwise("multiply", _one_minus(hlo, x), hlo.pointwise("add", x, hlo.like(x, 1)))
-    )
+    return hlo.pointwise("sqrt", hlo.pointwise("multiply", _one_minus(hlo, x), hlo.pointwise("add", x, hlo.like(x, 1))))
 
 
 def _asin(hlo: Builder, x: Value) -> Value:
@@ -175,8 +173,9 @@ def erf(hlo: Builder, made: Made, self: Value) -> Value:
     return hlo.convert(_erf_single(hlo, hlo.wide(hlo.convert(self, made[0].dtype))), made[0].dtype)
 
 
-for _name, _function in {
+_IN_DOUBLE: dict[str, Callable[[Builder, Value], Value]] = {
     "erfc": _erfc, "log2": partial(_log, 2.0), "log10": partial(_log, 10.0), "atan": _atan,
     "asin": _asin, "acos": _acos, "sinh": _sinh, "cosh": _cosh, "asinh": _asinh, "acosh": _acosh, "atanh": _atanh,
-}.items():  # fmt: skip
+}  # fmt: skip
+for _name, _function in _IN_DOUBLE.items():
     add(f"aten.{_name}.default", partial(_in_double, _function))

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import Dim
-from torch_ir.targets.stablehlo.builder import Builder, Value, integers, is_static
 from torch_ir.targets.stablehlo.element_types import REALS, is_complex
-from torch_ir.targets.stablehlo.rules.elementwise import Made, operand
-from torch_ir.targets.stablehlo.rules.table import add, axes, axis, lowers
+from torch_ir.targets.stablehlo.operations import Builder, Value, integers, is_static
+from torch_ir.targets.stablehlo.rules.elementwise_rules import Made, operand
+from torch_ir.targets.stablehlo.rules.rule_table import add, axes, axis, lowers
 
 # -- the same elements in another shape -------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ def from_start(hlo: Builder, index: Any, size: Dim) -> Dim:
         if isinstance(index, int) and index < 0:
             return f"max({size} + {index}, 0)"
         return f"min({index}, {size})"
-    return max(0, min(index + size if index < 0 else index, size))
+    return max(0, min(int(index) + size if index < 0 else int(index), size))
 
 
 @lowers("aten.slice.Tensor", "aten.slice_copy.Tensor")
@@ -153,7 +153,7 @@ def select_int(hlo: Builder, made: Made, self: Value, dim: int, index: Any) -> V
 def narrow(hlo: Builder, made: Made, self: Value, dim: int, start: Any, length: Any) -> Value:
     dim = axis(dim, len(self.shape))
     low = from_start(hlo, start, self.shape[dim])
-    high = low + length if is_static([low, length]) else f"{low} + {length}"
+    high = low + length if isinstance(low, int) and isinstance(length, int) else f"{low} + {length}"
     return hlo.slice_dim(self, dim, low, high, made[0].shape[dim])
 
 
@@ -169,8 +169,10 @@ def _split(hlo: Builder, made: Made, self: Value, dim: int = 0, **_: Any) -> lis
     return parts
 
 
-for _op in ("split.Tensor", "split.sizes", "split_with_sizes.default", "chunk.default", "split_copy.Tensor",
-            "split_with_sizes_copy.default", "tensor_split.sections", "unsafe_chunk.default", "unsafe_split.Tensor"):  # fmt: skip
+for _op in (
+    "split.Tensor", "split.sizes", "split_with_sizes.default", "chunk.default", "split_copy.Tensor",
+    "split_with_sizes_copy.default", "tensor_split.sections", "unsafe_chunk.default", "unsafe_split.Tensor",
+):  # fmt: skip
     add(f"aten.{_op}", _split)
 
 
@@ -265,9 +267,7 @@ def placed(hlo: Builder, self: Value, src: Value, dim: int, start: int, step: in
     low[dim], inner[dim] = start, step - 1
     high[dim] = size - start - ((count - 1) * step + 1)
     spread = hlo.pad(src, hlo.full(0, (), src.dtype), low, high, inner, self.shape)
-    is_new = hlo.pad(
-        hlo.full(True, src.shape, "bool"), hlo.full(False, (), "bool"), low, high, inner, self.shape
-    )
+    is_new = hlo.pad(hlo.full(True, src.shape, "bool"), hlo.full(False, (), "bool"), low, high, inner, self.shape)
     return hlo.select(is_new, spread, self)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from torch_ir.ir import OpNode
-from torch_ir.targets.stablehlo.builder import Kind, Value
+from torch_ir.targets.stablehlo.operations import Body, Kind, Value
 
 if TYPE_CHECKING:
-    from torch_ir.targets.stablehlo.function_writer import Writer
+    from torch_ir.targets.stablehlo.graph_function import Writer
 
 
 def _cond(writer: Writer, node: OpNode) -> list[Value]:
@@ -20,7 +20,7 @@ def _cond(writer: Writer, node: OpNode) -> list[Value]:
     def branch(name: str) -> Callable[[], Sequence[Value]]:
         return lambda: writer.inside(writer.ir.functions[str(node.attrs[name])], operands)
 
-    regions = [([], branch("true_fn")), ([], branch("false_fn"))]
+    regions: list[tuple[list[Kind], Body]] = [([], branch("true_fn")), ([], branch("false_fn"))]
     return writer.emit_all("if", [condition], results, "", regions)
 
 

@@ -14,7 +14,14 @@ from torch_ir.errors import ConversionError
 from torch_ir.ir import Dim, TensorData
 from torch_ir.targets.mlir.lines import Lines, names_of, types_of
 from torch_ir.targets.stablehlo.element_types import (
-    HALVES, REALS, dense, is_complex, is_float, is_integer, scalar_text, tensor_type,
+    HALVES,
+    REALS,
+    dense,
+    is_complex,
+    is_float,
+    is_integer,
+    scalar_text,
+    tensor_type,
 )  # fmt: skip
 
 Shape = tuple[Dim, ...]

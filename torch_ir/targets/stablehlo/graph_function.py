@@ -13,8 +13,8 @@ from torch_ir.ops.decompose import NO_RULE
 from torch_ir.ops.prepare_run import has_body_alone
 from torch_ir.targets.mlir import numbers
 from torch_ir.targets.mlir.numbers import Sizes
-from torch_ir.targets.stablehlo import control_flow
-from torch_ir.targets.stablehlo.builder import Builder, Value
+from torch_ir.targets.stablehlo import branches
+from torch_ir.targets.stablehlo.operations import Builder, Value
 from torch_ir.targets.stablehlo.rules import RULES
 from torch_ir.targets.stablehlo.rules.division import floor_quotient
 from torch_ir.targets.stablehlo.size_arithmetic import FLOAT, STABLEHLO, TYPES
@@ -119,7 +119,7 @@ class Writer(Builder):
         self.values.update((tensor.name, value) for tensor, value in zip(tensors, results, strict=True))
 
     def _written(self, node: OpNode) -> list[Value]:
-        region = control_flow.WRITERS.get(node.op_type)
+        region = branches.WRITERS.get(node.op_type)
         if has_body_alone(node):
             return self._function_call(node)
         if region is not None:
@@ -187,5 +187,3 @@ def _symbols_by_tensor(ir: IR) -> dict[str, list[Symbol]]:
         if known.tensor is not None:
             found.setdefault(known.tensor.name, []).append(known)
     return found
-
-

@@ -11,19 +11,20 @@ A rule that cannot write its operator raises ConversionError with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 from torch_ir.errors import RegistryError
-from torch_ir.targets.stablehlo.builder import Value
+from torch_ir.targets.stablehlo.operations import Value
 
 Rule = Callable[..., Union[Value, Sequence[Value]]]
+Made = TypeVar("Made", bound=Rule)
 RULES: dict[str, Rule] = {}
 
 
-def lowers(*op_types: str) -> Callable[[Rule], Rule]:
+def lowers(*op_types: str) -> Callable[[Made], Made]:
     """Make a function the rule of operators."""
 
-    def register(rule: Rule) -> Rule:
+    def register(rule: Made) -> Made:
         for op_type in op_types:
             add(op_type, rule)
         return rule
@@ -33,7 +34,7 @@ def lowers(*op_types: str) -> Callable[[Rule], Rule]:
 
 def add(op_type: str, rule: Rule) -> None:
     if op_type in RULES:
-        raise RegistryError(f"{op_type} already has a rule, {RULES[op_type].__qualname__}")
+        raise RegistryError(f"{op_type} already has a rule")
     RULES[op_type] = rule
 
 

@@ -10,9 +10,9 @@ import torch
 
 from torch_ir.ir import Expr, TensorMeta
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
-from torch_ir.targets.stablehlo.builder import Builder, Value
 from torch_ir.targets.stablehlo.element_types import UNSIGNED, is_float
-from torch_ir.targets.stablehlo.rules.table import add, lowers
+from torch_ir.targets.stablehlo.operations import Builder, Value
+from torch_ir.targets.stablehlo.rules.rule_table import add, lowers
 
 Made = Sequence[TensorMeta]
 
@@ -310,5 +310,3 @@ def polar(hlo: Builder, made: Made, abs: Value, angle: Value) -> Value:
 @lowers("aten.complex.default")
 def complex_number(hlo: Builder, made: Made, real: Value, imag: Value) -> Value:
     return to_shape(hlo, hlo.pointwise("complex", real, imag, dtype=made[0].dtype), made[0])
-
-
