@@ -97,7 +97,8 @@ def grouped_mm(input: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
 
 def masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """Write the next element of the source wherever the mask is true."""
-    self, mask = torch.broadcast_tensors(self, mask)
+    self = torch.where(mask, self, self)  # broadcast
+    mask = mask.expand_as(self)
     places = mask.reshape(-1).to(torch.int64).cumsum(0) - 1
     values = source.reshape(-1)[places.clamp(0, source.numel() - 1)].reshape(self.shape)
     return torch.where(mask, values, self)

@@ -141,12 +141,12 @@ def select_int(hlo: Builder, made: Made, self: Value, dim: int, index: Any) -> V
     dim = axis(dim, len(self.shape))
     size = self.shape[dim]
     if isinstance(index, str) or (isinstance(size, str) and index < 0):
-        low: Dim = f"{size} + ({index})" if isinstance(index, int) else str(index)
-        high: Dim = f"{low} + 1"
+        at = str(index) if isinstance(index, str) else f"{size} + ({index})"
+        part = hlo.slice_dim(self, dim, at, f"{at} + 1", 1)
     else:
-        low = index + size if index < 0 else index
-        high = low + 1
-    return hlo.reshape(hlo.slice_dim(self, dim, low, high, 1), made[0].shape)
+        place = int(index) + int(size) if index < 0 else int(index)
+        part = hlo.slice_dim(self, dim, place, place + 1, 1)
+    return hlo.reshape(part, made[0].shape)
 
 
 @lowers("aten.narrow.default")
