@@ -76,8 +76,14 @@ def test_to_mlir(model: nn.Module) -> None:
     [
         (["net.pt2"], "a .pt2 file holds weights: give --weights FILE, or --weights random"),
         (["net.mlir", "--weights", "net.pt"], "--weights is for .onnx and .pt2; .mlir files hold no weights"),
-        (["net.gz"], "net.gz must end in .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .py or .pt2"),
-        (["net.pb.gz"], "net.pb.gz must end in .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .py or .pt2"),
+        (
+            ["net.gz"],
+            "net.gz must end in .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .stablehlo.mlir, .py or .pt2",
+        ),
+        (
+            ["net.pb.gz"],
+            "net.pb.gz must end in .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .stablehlo.mlir, .py or .pt2",
+        ),
         (["net.onnx", "--weights", "none.pt"], "no such file: none.pt"),
     ],
 )

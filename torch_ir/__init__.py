@@ -97,6 +97,7 @@ if TYPE_CHECKING:
         to_mlir,
         to_onnx,
         to_python,
+        to_stablehlo,
         to_torch,
     )
     from torch_ir.training import extract_training, optimizer_state
@@ -144,7 +145,7 @@ _ROOMS = {
     "sharding": ("LocalRanks", "run_sharded", "shard", "transformers_plan", "verify_sharded"),
     "targets": (
         "Contract", "CoverageReport", "Declined", "Layer", "Lowered", "Placeholder", "Target", "bind_onnx", "coverage",
-        "describe", "dynamic_shapes_of", "to_mlir", "to_onnx", "to_python", "to_torch",
+        "describe", "dynamic_shapes_of", "to_mlir", "to_onnx", "to_python", "to_stablehlo", "to_torch",
     ),
     "training": ("extract_training", "optimizer_state"),
     "verify": (
@@ -169,8 +170,8 @@ __all__ = [
     "quantize", "random_weights", "register_backend", "register_cost", "register_executor", "register_op", "render",
     "render_pair", "rule", "rule_pass", "run_pipeline", "run_sharded", "save_ir", "save_protobuf", "sends_of",
     "sensitivity", "serialize_ir", "shard", "split", "stage_of", "subgraph", "to_mlir", "to_model_explorer", "to_onnx",
-    "to_opset", "to_protobuf", "to_python", "to_torch", "transformers_plan", "validate_ir", "verify_blocks",
-    "verify_ir", "verify_ir_with_state_dict", "verify_pipeline", "verify_sharded", "write_golden",
+    "to_opset", "to_protobuf", "to_python", "to_stablehlo", "to_torch", "transformers_plan", "validate_ir",
+    "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "verify_pipeline", "verify_sharded", "write_golden",
 ]  # fmt: skip
 
 

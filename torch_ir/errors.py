@@ -6,8 +6,9 @@ import difflib
 import itertools
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
+from typing import Any
 
 _WORD, _WORDS = 100, 5000  # limits of close matches: characters of a word, and candidates
 
@@ -127,6 +128,14 @@ class ExportError(TorchIRError):
 
 class ConversionError(TorchIRError):
     """A captured graph contains something that the IR cannot represent."""
+
+
+class UnsupportedOperatorsError(ConversionError):
+    """A target cannot express some operators of a graph; `missing` lists them, those with most nodes first."""
+
+    def __init__(self, message: str, missing: Sequence[Any]) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
 
 
 class ExecutionError(TorchIRError):

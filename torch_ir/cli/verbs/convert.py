@@ -27,15 +27,22 @@ model.json -o model.ir
 model.json -o model.onnx --weights model.safetensors
 model.json -o model.onnx --functions none
 model.json -o model.mlir
+model.json -o model.stablehlo.mlir
 model.json -o model.py
 """
 _OURS = (".json", ".json.gz", ".pb", ".binpb", ".ir")
-_THEIRS = (".onnx", ".mlir", ".py", ".pt2")
+_STABLEHLO = ".stablehlo.mlir"
+_THEIRS = (".onnx", ".mlir", _STABLEHLO, ".py", ".pt2")
+_WITH_FUNCTIONS = (".onnx", ".mlir", _STABLEHLO)
 
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(
-        verbs, "convert", "write an IR file as JSON, protobuf or text, as ONNX, MLIR, Python or .pt2", _EXAMPLES, run
+        verbs,
+        "convert",
+        "write an IR file as JSON, protobuf or text, as ONNX, MLIR, StableHLO, Python or .pt2",
+        _EXAMPLES,
+        run,
     )
     parser.add_argument("file", metavar="FILE", help="an IR file: protobuf (.pb, .binpb), JSON, gzipped JSON or text")
     parser.add_argument(
@@ -48,7 +55,7 @@ def add_parser(verbs: Verbs) -> None:
         "--functions",
         metavar="WHICH",
         choices=("none", "blocks", "all"),
-        help="functions to keep in .onnx and .mlir: none, blocks (the default), or all, with fused operators",
+        help="functions to keep in .onnx and .mlir files: none, blocks (the default), or all, with fused operators",
     )
     add_json(parser)
 
@@ -83,9 +90,10 @@ def _side_files(path: Path, kind: str) -> list[Path]:
 
 
 def _kind(output: str) -> str:
-    """Return the suffix of the output in lower case; both suffixes for `.json.gz`."""
+    """Return the suffix of the output in lower case; both suffixes for `.json.gz` and `.stablehlo.mlir`."""
     suffixes = Path(output.lower()).suffixes
-    return "".join(suffixes[-2:] if suffixes[-1:] == [".gz"] else suffixes[-1:])
+    both = "".join(suffixes[-2:])
+    return both if suffixes[-1:] == [".gz"] or both == _STABLEHLO else "".join(suffixes[-1:])
 
 
 def _check(arguments: argparse.Namespace, kind: str) -> None:
@@ -93,20 +101,22 @@ def _check(arguments: argparse.Namespace, kind: str) -> None:
         raise CommandError(f"{arguments.output} must end in {', '.join((*_OURS, *_THEIRS[:-1]))} or {_THEIRS[-1]}")
     if arguments.weights and kind not in (".onnx", ".pt2"):
         raise CommandError(f"--weights is for .onnx and .pt2; {kind} files hold no weights")
-    if arguments.functions and kind not in (".onnx", ".mlir"):
+    if arguments.functions and kind not in _WITH_FUNCTIONS:
         raise CommandError(f"--functions is for .onnx and .mlir, not for {kind}")
     if kind == ".pt2" and not arguments.weights:
         raise CommandError("a .pt2 file holds weights: give --weights FILE, or --weights random")
 
 
 def _write_theirs(ir: IR, kind: str, arguments: argparse.Namespace) -> None:
-    from torch_ir.targets import to_mlir, to_onnx, to_python
+    from torch_ir.targets import to_mlir, to_onnx, to_python, to_stablehlo
 
     functions = arguments.functions or "blocks"
     if kind == ".onnx":
         to_onnx(ir, arguments.output, _weights(ir, arguments.weights), functions=functions)
     elif kind == ".mlir":
         to_mlir(ir, arguments.output, functions=functions)
+    elif kind == _STABLEHLO:
+        to_stablehlo(ir, arguments.output, functions=functions)
     elif kind == ".py":
         to_python(ir, arguments.output)
     else:

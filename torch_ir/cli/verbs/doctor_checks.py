@@ -153,6 +153,15 @@ def _mlir() -> str:
     return f"iree-base-compiler {version('iree-base-compiler')} ({drivers})"
 
 
+def _stablehlo() -> str:
+    from importlib.metadata import version
+
+    import jax.extend
+
+    backend = jax.extend.backend.get_backend("cpu")
+    return f"jax {version('jax')}, jaxlib {version('jaxlib')} ({backend.platform})"
+
+
 def _openvino() -> str:
     from torch_ir.targets.openvino_package import import_openvino
 
@@ -241,6 +250,7 @@ CHECKUPS = {
         _extra("protobuf", _protobuf),
         _extra("onnx", _onnx),
         _extra("mlir", _mlir),
+        _extra("stablehlo", _stablehlo),
         _extra("openvino", _openvino),
         _extra("transformers", _transformers),
         _extra("timm", _timm),

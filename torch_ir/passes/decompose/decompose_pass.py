@@ -156,7 +156,7 @@ class Decomposing:
                 for made, known in zip(steps[-1].outputs, self.know.shapes.of(steps[-1]) or (), strict=False):
                     made.dtype = known.dtype
         pairs = [(old, here[new]) for old, new in zip(node.outputs, body.graph_outputs, strict=True)]
-        if why := next(filter(None, (self.know.objection(old, new) for old, new in pairs)), ""):
+        if why := next(filter(None, (self._objection(old, new) for old, new in pairs)), ""):
             for step in reversed(steps):
                 step.inputs = ()
             return [], why
@@ -165,6 +165,10 @@ class Decomposing:
             old.replace_all_uses_with(new)
         node.inputs = ()
         return steps, ""
+
+    def _objection(self, old: TensorMeta, new: TensorMeta) -> str:
+        """Return why a part's result cannot replace the node's; empty if it can."""
+        return self.know.objection(old, new)
 
     def _update_strides(self, node: OpNode) -> None:
         """Infer a node's output strides again if its inputs' strides changed: torch's rules depend on them."""

@@ -103,10 +103,11 @@ def _operators(ir: IR, is_allowed: Callable[[str], bool]) -> Iterator[OpNode]:
 
 
 def _left(op_type: str, nodes: list[OpNode], reasons: Mapping[str, str]) -> LeftOperator:
-    shapes = dict.fromkeys(_shapes(node) for node in nodes)
+    shapes = dict.fromkeys(shapes_of(node) for node in nodes)
     return LeftOperator(op_type, len(nodes), tuple(shapes), reasons.get(op_type, "it is not an operator of ATen"))
 
 
-def _shapes(node: OpNode) -> str:
+def shapes_of(node: OpNode) -> str:
+    """Return the shapes of a node: `2x4 4x8 -> 2x8`."""
     sides = (" ".join(shape_text(tensor) for tensor in side) for side in (node.inputs, node.outputs))
     return " -> ".join(sides)

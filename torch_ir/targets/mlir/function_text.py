@@ -1,4 +1,4 @@
-"""The lines of one function: constants, weights, operators; regions are nested."""
+"""The lines of one function in the torch dialect: constants, weights, operators."""
 
 from __future__ import annotations
 
@@ -6,56 +6,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch_ir.escaping import in_mlir
-from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.targets.mlir.lines import Lines, names_of, types_of
 from torch_ir.targets.mlir.numbers import BOOL, FLOAT, INT, Value
-from torch_ir.targets.mlir.syntax import number, value_name
+from torch_ir.targets.mlir.syntax import number
 
 _NONE, _STR, _DEVICE = "!torch.none", "!torch.str", "!torch.Device"
 
 
-class Text:
-    """Writes lines; `place` is the name of the node that the lines come from."""
+class Text(Lines):
+    """Writes lines of the torch dialect; constants come first."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.place = ""
-        self._depth = 2
-        self._names = FreeNames(set())
+        super().__init__()
         self._constants: dict[tuple[str, str], tuple[Value, str]] = {}
-
-    def name(self, wanted: str) -> str:
-        """Return a unique name for a value."""
-        return f"%{self._names.free(value_name(wanted))}"
-
-    def say(self, line: str) -> None:
-        place = f" loc({in_mlir(self.place)})" if self.place else ""
-        self.lines.append(f"{'  ' * self._depth}{line}{place}")
-
-    def open(self, line: str, inside: Sequence[str] = ()) -> None:
-        """Begin a region."""
-        self.lines += ["  " * self._depth + line, *("  " * self._depth + label for label in inside)]
-        self._depth += 1
-
-    def close(self, line: str) -> None:
-        """End a region; a line that opens the next region has no location."""
-        self._depth -= 1
-        if line.endswith("{"):
-            self.open(line)
-        else:
-            self.say(line)
 
     def operation(self, name: str, operands: Sequence[Value], results: Sequence[tuple[str, str]]) -> list[Value]:
         """Write an operator of the torch dialect; `results` are wanted names and types."""
         made = [Value(self.name(wanted), kind) for wanted, kind in results]
-        left = f"{_names(made)} = " if made else ""
-        right = f" -> {_types(made)}" if made else ""
-        self.say(f"{left}{name} {_names(operands)} : {_types(operands)}{right}")
+        left = f"{names_of(made)} = " if made else ""
+        right = f" -> {types_of(made)}" if made else ""
+        self.say(f"{left}{name} {names_of(operands)} : {types_of(operands)}{right}")
         return made
-
-    def call(self, symbol: str, operands: Sequence[Value], results: Sequence[Value]) -> None:
-        """Write a call of a function of the module."""
-        left = f"{_names(results)} = " if results else ""
-        self.say(f"{left}func.call {symbol}({_names(operands)}) : ({_types(operands)}) -> ({_types(results)})")
 
     def compute(self, name: str, operands: list[Value], kind: str) -> Value:
         """Write an operator with one result, named after it."""
@@ -64,7 +35,7 @@ class Text:
     def list_of(self, items: Sequence[Value], element: str) -> Value:
         """Write a `torch.prim.ListConstruct`."""
         made = Value(self.name("list"), f"!torch.list<{element}>")
-        self.say(f"{made.name} = torch.prim.ListConstruct {_names(items)} : ({_types(items)}) -> {made.type}")
+        self.say(f"{made.name} = torch.prim.ListConstruct {names_of(items)} : ({types_of(items)}) -> {made.type}")
         return made
 
     def constant(self, value: Any) -> Value:
@@ -92,11 +63,3 @@ class Text:
     def whole(self) -> list[str]:
         """Return all lines, constants before operators."""
         return [*(line for _, line in self._constants.values()), *self.lines]
-
-
-def _names(values: Sequence[Value]) -> str:
-    return ", ".join(value.name for value in values)
-
-
-def _types(values: Sequence[Value]) -> str:
-    return ", ".join(value.type for value in values)

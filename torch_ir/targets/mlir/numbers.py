@@ -1,10 +1,10 @@
-"""Arithmetic on sizes in the torch dialect."""
+"""Arithmetic on sizes, in the torch dialect unless another is given."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from torch_ir.errors import ConversionError
@@ -21,7 +21,8 @@ class Value(NamedTuple):
 
 
 # (Python function, operand type) -> (operator of the dialect, result type)
-_OPERATORS: dict[tuple[Callable[..., Any], str], tuple[str, str]] = {
+Operators = Mapping[tuple[Callable[..., Any], str], tuple[str, str]]
+_OPERATORS: Operators = {
     (operator.add, INT): ("torch.aten.add.int", INT),
     (operator.sub, INT): ("torch.aten.sub.int", INT),
     (operator.mul, INT): ("torch.aten.mul.int", INT),
@@ -52,13 +53,26 @@ Apply = Callable[[str, list[Value], str], Value]  # operator, operands, type of 
 Constant = Callable[[Any], Value]
 
 
+class Dialect(NamedTuple):
+    """What a dialect computes sizes with: its name, its types of whole numbers and fractions, and its operators."""
+
+    name: str
+    int: str
+    float: str
+    operators: Operators
+
+
+TORCH = Dialect("the torch dialect", INT, FLOAT, _OPERATORS)
+
+
 class Sizes:
     """The sizes known at a point of the text; `apply` and `constant` write there."""
 
-    def __init__(self, apply: Apply, constant: Constant) -> None:
+    def __init__(self, apply: Apply, constant: Constant, dialect: Dialect = TORCH) -> None:
         self.values: dict[str, Any] = {}  # symbols, and expressions computed before
         self._apply = apply
         self._constant = constant
+        self._dialect = dialect
 
     def of(self, text: str) -> Value:
         """Return the value of an expression."""
@@ -95,13 +109,14 @@ class Sizes:
         while len(operands) > 2 and function in (*_FOLDED, operator.mul):
             operands = [self._call(function, operands[:2], text), *operands[2:]]
         values = [operand if isinstance(operand, Value) else self._constant(operand) for operand in operands]
-        if len({value.type for value in values}) > 1 and all(value.type in (INT, FLOAT) for value in values):
-            values = [self._call(float, [value], text) if value.type == INT else value for value in values]
-        found = _OPERATORS.get((function, values[0].type))
+        whole, fraction = self._dialect.int, self._dialect.float
+        if len({value.type for value in values}) > 1 and all(value.type in (whole, fraction) for value in values):
+            values = [self._call(float, [value], text) if value.type == whole else value for value in values]
+        found = self._dialect.operators.get((function, values[0].type))
         if found is None:
             sign = SIGNS.get(function, getattr(function, "__name__", "?"))
             raise ConversionError(
-                f"the size {str(text)!r:.80} needs {sign!r}, which the torch dialect does not support"
+                f"the size {str(text)!r:.80} needs {sign!r}, which {self._dialect.name} does not support"
             )
         return self._apply(found[0], values, found[1])
 

@@ -46,7 +46,7 @@ def literal(tensor: TensorMeta, data: TensorData) -> str:
     if not data.raw:
         elements = ""
     elif data.dtype == "bool":
-        elements = _nested(["true" if byte else "false" for byte in data.raw], data.shape)
+        elements = nested(["true" if byte else "false" for byte in data.raw], data.shape)
     else:
         elements = f'"0x{data.raw.hex().upper()}"'
     return f"dense<{elements}> : {_plain(tensor, _element(tensor))}"
@@ -62,7 +62,8 @@ def _element(tensor: TensorMeta) -> str:
     return _ELEMENTS[tensor.dtype]
 
 
-def _nested(items: list[str], shape: tuple[int, ...]) -> str:
+def nested(items: list[str], shape: tuple[int, ...]) -> str:
+    """Return the elements of a tensor as nested lists: `[[1, 2], [3, 4]]`."""
     for size in reversed(shape):
         items = [f"[{', '.join(items[at : at + size])}]" for at in range(0, len(items), size)]
     return items[0]

@@ -1,0 +1,1 @@
+"""StableHLO modules run with XLA, and compared with eager."""

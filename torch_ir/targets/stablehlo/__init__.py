@@ -1,0 +1,1 @@
+"""Graphs as StableHLO text, with weights as arguments; no MLIR library is needed to write it."""

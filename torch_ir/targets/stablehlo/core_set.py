@@ -1,0 +1,60 @@
+"""Decompose a graph to the operators that have a rule."""
+
+from __future__ import annotations
+
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ops.decompose import recorded
+from torch_ir.passes.decompose.decompose_pass import Decomposing
+from torch_ir.passes.decompose.open_size_rules import decomposed_openly, has_open_sizes
+from torch_ir.targets.stablehlo.rules import RULES
+from torch_ir.targets.stablehlo.torch_rules import TORCH_RULES
+
+
+def in_core_set(ir: IR) -> tuple[IR, dict[str, str]]:
+    """Return a copy with only operators that have a rule, and why each other operator was not decomposed.
+
+    Functions are kept.
+    """
+    copy, reasons = ir.clone(), dict[str, str]()
+    graphs = [copy]
+    while graphs:
+        graph = graphs.pop()
+        _ToCore(graph, reasons).run()
+        graphs += graph.functions.values()
+    return copy.check(), reasons
+
+
+class _ToCore(Decomposing):
+    """One run over a graph; rules of this target come before torch's decompositions."""
+
+    def __init__(self, ir: IR, reasons: dict[str, str]) -> None:
+        super().__init__(ir, RULES.__contains__)
+        self._reasons = reasons
+
+    def _objection(self, old: TensorMeta, new: TensorMeta) -> str:
+        """Values have no memory here: strides and aliases do not matter."""
+        maker = old.producer
+        return "" if maker is None or self.know.names_no_size(maker) else "it determines a size"
+
+    def _update_strides(self, node: OpNode) -> None:
+        """Keep the strides of capture, which `as_strided` refers to."""
+
+    def _body(self, node: OpNode) -> IR | str:
+        found = super()._body(node)
+        if isinstance(found, str):
+            self._reasons[node.op_type] = found
+        return found
+
+    def _decomposed(self, node: OpNode) -> IR | str:
+        rule = TORCH_RULES.get(node.op_type)
+        if rule is None:
+            return super()._decomposed(node)
+
+        def at_one_size(known: OpNode, device: str) -> IR | str:
+            return recorded(known, rule, device)
+
+        if has_open_sizes(node):
+            found = decomposed_openly(node, self.ir.device, self.know.shapes.points, at_one_size)
+        else:
+            found = recorded(node, rule, self.ir.device)
+        return super()._decomposed(node) if isinstance(found, str) else found

@@ -1,0 +1,81 @@
+"""StableHLO syntax of types, numbers and elements."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_ir.errors import ConversionError
+from torch_ir.ir import Dim, TensorData
+from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.targets.mlir.syntax import nested, number
+
+_ELEMENTS = {
+    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
+    "float8_e4m3fn": "f8E4M3FN", "float8_e4m3fnuz": "f8E4M3FNUZ", "float8_e5m2": "f8E5M2",
+    "float8_e5m2fnuz": "f8E5M2FNUZ", "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8", "uint8": "ui8",
+    "uint16": "ui16", "uint32": "ui32", "uint64": "ui64", "bool": "i1", "complex128": "complex<f64>",
+    "complex64": "complex<f32>",
+}  # fmt: skip
+_BITS = {"float64": ("d", "Q"), "float32": ("f", "I"), "float16": ("e", "H")}  # struct codes of a float and its bits
+HALVES = ("float16", "bfloat16")
+REALS = {"complex64": "float32", "complex128": "float64"}
+UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
+
+
+def is_float(dtype: str) -> bool:
+    return "float" in dtype
+
+
+def is_complex(dtype: str) -> bool:
+    return dtype in REALS
+
+
+def is_integer(dtype: str) -> bool:
+    """Whether a dtype holds whole numbers; bool does not."""
+    return "int" in dtype
+
+
+def element(dtype: str) -> str:
+    """Return the element type of a dtype: `f32` for float32."""
+    if dtype not in _ELEMENTS:
+        raise ConversionError(f"StableHLO has no elements of dtype {dtype}")
+    return _ELEMENTS[dtype]
+
+
+def tensor_type(shape: Sequence[Dim], dtype: str) -> str:
+    """Return a type such as `tensor<?x8xf32>`."""
+    return f"tensor<{'x'.join([*('?' if isinstance(dim, str) else str(dim) for dim in shape), element(dtype)])}>"
+
+
+def scalar_text(value: Any, dtype: str) -> str:
+    """Return a number as an element of a dtype, rounded as torch rounds it."""
+    if is_complex(dtype):
+        value = complex(value)
+        parts = (scalar_text(part, REALS[dtype]) for part in (value.real, value.imag))
+        return f"({', '.join(parts)})"
+    if dtype == "bool":
+        return number(bool(value))
+    if not is_float(dtype):
+        return str(int(value))
+    rounded = float(torch.tensor(value, dtype=TORCH_DTYPES[dtype]).to(torch.float64))
+    if rounded - rounded == 0:
+        return number(rounded)
+    if dtype == "bfloat16":
+        return f"0x{struct.unpack('>I', struct.pack('>f', rounded))[0] >> 16:04X}"
+    if dtype not in _BITS:
+        raise ConversionError(f"{value} is not a finite constant of dtype {dtype}")
+    code, bits = _BITS[dtype]
+    return f"0x{struct.unpack(f'>{bits}', struct.pack(f'>{code}', rounded))[0]:0{2 * struct.calcsize(bits)}X}"
+
+
+def dense(data: TensorData) -> str:
+    """Return the elements of a constant: `dense<"0x...">`; bools are written out."""
+    if not data.raw:
+        return "dense<>"
+    if data.dtype == "bool":
+        return f"dense<{nested(['true' if byte else 'false' for byte in data.raw], data.shape)}>"
+    return f'dense<"0x{data.raw.hex().upper()}">'

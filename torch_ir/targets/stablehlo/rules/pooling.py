@@ -1,0 +1,134 @@
+"""Pooling: windows that are reduced."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+from torch_ir.errors import ConversionError
+from torch_ir.ir import Dim, TensorData
+from torch_ir.targets.stablehlo.operations import Builder, Kind, Value, integers
+from torch_ir.targets.stablehlo.rules.convolution import spread
+from torch_ir.targets.stablehlo.rules.elementwise_rules import Made
+from torch_ir.targets.stablehlo.rules.reductions import lowest, total
+from torch_ir.targets.stablehlo.rules.rule_table import add
+
+
+def _windows(
+    hlo: Builder, value: Value, name: str, start: Any, sizes: Sequence[int], steps: Sequence[int], gaps: Sequence[int],
+    low: Sequence[int], shape: Sequence[Dim],
+) -> Value:  # fmt: skip
+    """Reduce windows of the last dimensions; padding after them is as much as the result's shape needs."""
+    count, ahead = len(sizes), len(value.shape) - len(sizes)
+    pads = [[0, 0]] * ahead
+    for at in range(count):
+        given, wanted = value.shape[ahead + at], shape[ahead + at]
+        if isinstance(given, str) or isinstance(wanted, str):
+            raise ConversionError("it pools a dimension with a dynamic size")
+        reach = (wanted - 1) * steps[at] + gaps[at] * (sizes[at] - 1) + 1
+        pads.append([low[at], reach - given - low[at]])
+    listed = ", ".join(f"[{one}, {other}]" for one, other in pads)
+    lists = {"window_dimensions": sizes, "window_strides": steps, "window_dilations": gaps}
+    parts = [f"{key} = {integers([*([1] * ahead), *given])}" for key, given in lists.items()]
+    parts.append(f"padding = dense<[{listed}]> : tensor<{len(pads)}x2xi64>")
+    scalar = Kind((), value.dtype)
+    region = ([scalar, scalar], lambda left, right: [hlo.pointwise(name, left, right)])
+    operands = [value, hlo.full(start, (), value.dtype)]
+    return hlo.emit_all("reduce_window", operands, [Kind(tuple(shape), value.dtype)], ", ".join(parts), [region])[0]
+
+
+def _max_pool(
+    count: int, hlo: Builder, made: Made, self: Value, kernel_size: Any, stride: Any = (), padding: Any = 0,
+    dilation: Any = 1, ceil_mode: bool = False,
+) -> Value:  # fmt: skip
+    sizes = spread(kernel_size, count)
+    steps = spread(stride, count) if stride else sizes
+    start = lowest("maximum", self.dtype)
+    return _windows(
+        hlo, self, "maximum", start, sizes, steps, spread(dilation, count), spread(padding, count), made[0].shape
+    )
+
+
+def _max_pool_with_places(count: int, hlo: Builder, made: Made, **arguments: Any) -> list[Value]:
+    if len(made) > 1 and made[1].consumers:
+        raise ConversionError("the places of its maxima are used")
+    value = _max_pool(count, hlo, made, **arguments)
+    return [value, *(hlo.full(0, tensor.shape, tensor.dtype) for tensor in made[1:])]
+
+
+def _avg_pool(
+    count: int, hlo: Builder, made: Made, self: Value, kernel_size: Any, stride: Any = (), padding: Any = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Value:  # fmt: skip
+    sizes, pads = spread(kernel_size, count), spread(padding, count)
+    steps = spread(stride, count) if stride else sizes
+    shape, given = made[0].shape, self.shape[len(self.shape) - count :]
+    value = _windows(hlo, hlo.wide(self), "add", 0, sizes, steps, [1] * count, pads, shape)
+    counts = []
+    for at in itertools.product(*(range(int(size)) for size in shape[len(shape) - count :])):
+        lows = [place * step - pad for place, step, pad in zip(at, steps, pads, strict=True)]
+        ends = [
+            min(low + size, int(whole) + pad) for low, size, whole, pad in zip(lows, sizes, given, pads, strict=True)
+        ]
+        spans = [end - low for low, end in zip(lows, ends, strict=True)]
+        if not count_include_pad:
+            spans = [min(end, int(whole)) - max(low, 0) for low, end, whole in zip(lows, ends, given, strict=True)]
+        counts.append(divisor_override or prod(spans))
+    return hlo.convert(_divided(hlo, value, counts, count), made[0].dtype)
+
+
+def _divided(hlo: Builder, value: Value, counts: Sequence[int], dims: int) -> Value:
+    """Divide the last dimensions by numbers that depend on the place."""
+    if len(set(counts)) <= 1:
+        return hlo.pointwise("divide", value, hlo.like(value, counts[0] if counts else 1))
+    shape = tuple(int(size) for size in value.shape[len(value.shape) - dims :])
+    data = TensorData(shape, "float64", struct.pack(f"<{len(counts)}d", *counts))
+    divisors = hlo.convert(hlo.literal(data), value.dtype)
+    return hlo.pointwise("divide", value, hlo.broadcast(divisors, value.shape))
+
+
+def _adaptive(name: str, count: int, hlo: Builder, made: Made, self: Value, output_size: Any) -> Value:
+    """Reduce one dimension after the other, each to its own number of nearly equal spans."""
+    value, ahead = hlo.wide(self) if name == "add" else self, len(self.shape) - count
+    counts: list[list[int]] = []
+    for dim in range(ahead, len(self.shape)):
+        size, wanted = value.shape[dim], made[0].shape[dim]
+        if isinstance(size, str) or isinstance(wanted, str):
+            raise ConversionError("it pools a dimension with a dynamic size")
+        spans = [(at * size // wanted, -((-(at + 1) * size) // wanted)) for at in range(wanted)]
+        counts.append([high - low for low, high in spans])
+        value = _spans(hlo, value, dim, spans, name)
+    if name == "add":
+        value = _divided(hlo, value, [prod(each) for each in itertools.product(*counts)], count)
+    return hlo.convert(value, made[0].dtype)
+
+
+def _spans(hlo: Builder, value: Value, dim: int, spans: Sequence[tuple[int, int]], name: str) -> Value:
+    """Reduce spans of a dimension; equal spans side by side are one window."""
+    low, high = spans[0]
+    size = high - low
+    start = 0 if name == "add" else lowest(name, value.dtype)
+    shape = [len(spans) if at == dim else each for at, each in enumerate(value.shape)]
+    if all(span == (at * size, (at + 1) * size) for at, span in enumerate(spans)):
+        ones = [1] * (len(value.shape) - dim)
+        windows = [size, *ones[1:]]
+        return _windows(hlo, value, name, start, windows, windows, ones, [0] * len(ones), shape)
+    parts = []
+    for first, last in spans:
+        part = hlo.slice_dim(value, dim, first, last, last - first)
+        reduced = total(hlo, part, [dim]) if name == "add" else hlo.reduce(part, [dim], name, start)
+        parts.append(hlo.reshape(reduced, [1 if at == dim else each for at, each in enumerate(value.shape)]))
+    return hlo.concatenate(parts, dim, shape)
+
+
+for _count in (1, 2, 3):
+    add(f"aten.max_pool{_count}d.default", partial(_max_pool, _count))
+    add(f"aten.max_pool{_count}d_with_indices.default", partial(_max_pool_with_places, _count))
+    add(f"aten.avg_pool{_count}d.default", partial(_avg_pool, _count))
+    add(f"aten.adaptive_avg_pool{_count}d.default", partial(_adaptive, "add", _count))
+for _count in (2, 3):
+    add(f"aten._adaptive_avg_pool{_count}d.default", partial(_adaptive, "add", _count))

@@ -1,0 +1,90 @@
+"""Write a graph as a StableHLO module: a private function for each function, and `main`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch_ir.errors import UnsupportedOperatorsError
+from torch_ir.ir import IR, TensorMeta
+from torch_ir.passes.decompose.named_opsets import LeftOperator, shapes_of
+from torch_ir.targets.mlir.syntax import symbol
+from torch_ir.targets.stablehlo.core_set import in_core_set
+from torch_ir.targets.stablehlo.graph_function import Function, Refused, Writer
+from torch_ir.targets.standalone_functions import ConvertedFunctions, with_functions
+
+ENTRY = "main"
+
+
+@dataclass(frozen=True)
+class StableHLO:
+    """A module: its text, and what the arguments and results of its function `main` are, in order.
+
+    Arguments are `weights`, by their state-dict keys, then `inputs`. Results are `outputs`, then the new values of
+    `mutated` weights, by key, and inputs, by name.
+    """
+
+    text: str
+    weights: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    mutated: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def write_module(ir: IR, functions: str) -> StableHLO:
+    """Return the module of a graph; one error lists all operators that cannot be written."""
+    core, reasons = in_core_set(ir)
+    ir = with_functions(core, functions)
+    missing: list[Refused] = []
+
+    def convert(body: IR, name: str, op_type: str, called: Mapping[str, Function]) -> Function:
+        writer = Writer(body, called, reasons)
+        lines = writer.function(f"private {symbol(name)}", [(tensor, "") for tensor in body.graph_inputs])
+        missing.extend(writer.missing)
+        return Function(symbol(name), body, lines)
+
+    made = ConvertedFunctions(convert, {ENTRY})
+    writer = Writer(ir, made.called_by(ir), reasons)
+    weights = [tensor for tensor in ir.params if tensor.param is None or tensor.param.data is None]
+    for tensor in ir.params:
+        if tensor not in weights:
+            writer.load(tensor)
+    arguments = [(tensor, _key(tensor)) for tensor in (*weights, *ir.graph_inputs)]
+    lines = writer.function(f"public @{ENTRY}", arguments)
+    if missing := [*missing, *writer.missing]:
+        rows = _ranked(missing)
+        head = f"StableHLO cannot express {len(missing)} of the graph's nodes:"
+        raise UnsupportedOperatorsError("\n".join([head, *(f"  {row}" for row in rows)]), rows)
+    bodies = [line for function in made for line in function.lines]
+    text = "\n".join([f"module {symbol(ir.model_name or 'graph')} {{", *bodies, *lines, "}", ""])
+    return StableHLO(
+        text,
+        tuple(map(_key, weights)),
+        tuple(tensor.name for tensor in ir.graph_inputs),
+        tuple(tensor.name for tensor in ir.graph_outputs),
+        tuple(_key(target) for target, _ in ir.mutations),
+    )
+
+
+def _key(tensor: TensorMeta) -> str:
+    return tensor.key or tensor.name
+
+
+def _ranked(missing: Iterable[Refused]) -> list[LeftOperator]:
+    """Return a row for each operator, those with most nodes first, with their distinct shapes and reasons."""
+    groups: dict[str, list[Refused]] = {}
+    for each in missing:
+        groups.setdefault(each.node.op_type, []).append(each)
+    rows = [
+        LeftOperator(
+            op_type,
+            len(group),
+            tuple(dict.fromkeys(shapes_of(each.node) for each in group)),
+            "; ".join(dict.fromkeys(each.why for each in group)),
+        )
+        for op_type, group in groups.items()
+    ]
+    return sorted(rows, key=lambda row: -row.nodes)
