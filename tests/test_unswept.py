@@ -187,11 +187,12 @@ def test_the_file_is_sound() -> None:
 def test_the_file_is_made_from_records() -> None:
     """Combinations that were compared and are nowhere silently wrong; those of the same version are kept."""
 
-    def record(op: str, dtype: str, verdict: str) -> dict[str, Any]:
-        node = {"op": op, "attrs": {}, "given": [], "dtypes": [dtype], "shapes": [[2]], "made": ["bool"]}
+    def record(op: str, dtype: str, verdict: str, size: Any = 2) -> dict[str, Any]:
+        node = {"op": op, "attrs": {}, "given": [], "dtypes": [dtype], "shapes": [[size]], "made": ["bool"]}
         return {"backend": "mine", "values": "sample", "verdict": verdict, "detail": "", "nodes": [node]}
 
     kinds = [("a", "int8", "same"), ("a", "int8", "wrong"), ("a", "int16", "rounding"), ("b", "int8", "refused")]
+    assert pairs_of([record("c", "int8", "same", "batch")]) == {"mine": {"c": {"bool int8 open"}}}
     found = pairs_of(record(*kind) for kind in kinds)
     assert found == {"mine": {"a": {"bool int16"}}}
     first = updated({}, found)

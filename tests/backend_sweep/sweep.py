@@ -20,6 +20,7 @@ from torch_ir.errors import first_line
 from torch_ir.ir import IR
 
 BATCH = 24
+_RECORDED = (bool, int, float, str, type(None))  # attributes that a condition of the table may name
 _OPERATOR = re.compile(r"\b\w+\.\w+\.\w+\b")
 
 
@@ -51,7 +52,7 @@ def describe_nodes(ir: IR) -> list[dict[str, Any]]:
     return [
         {
             "op": node.op_type,
-            "attrs": {name: value for name, value in node.attrs.items() if isinstance(value, (bool, int, float, str))},
+            "attrs": {name: value for name, value in node.attrs.items() if isinstance(value, _RECORDED)},
             "given": list(node.args),
             "dtypes": [tensor.dtype for tensor in node.inputs],
             "shapes": [list(tensor.shape) for tensor in node.inputs],
