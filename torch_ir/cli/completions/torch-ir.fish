@@ -377,7 +377,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using lower' -s t -l target -xka "(__fi
 complete -c torch-ir -n '_shtab_torch_ir_using lower' -l decompose -d 'let torch decompose operators without a handler'
 complete -c torch-ir -n '_shtab_torch_ir_using lower' -l log -d 'print a line per layer'
 complete -c torch-ir -n '_shtab_torch_ir_using lower' -l json -d 'print JSON'
-complete -c torch-ir -n '_shtab_torch_ir_using lower' -l fail-missing -d 'exit with 1 if anything is missing'
+complete -c torch-ir -n '_shtab_torch_ir_using lower' -l fail-missing -d 'exit with 1 if an operator of a run is missing'
 complete -c torch-ir -n '_shtab_torch_ir_using lower' -l picture -xka "(__fish_complete_path (commandline -ct))" -d 'draw the layers, missing ones in red; .html is an interactive page'
 complete -c torch-ir -n '_shtab_torch_ir_using lower' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'write the layers: .pb and .binpb as protobuf, else JSON'
 complete -c torch-ir -n '_shtab_torch_ir_using lower; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file, or a model: net.py:Net, package.module:function, hf:llama, a folder with a config.json, timm:resnet50, model.pt2'

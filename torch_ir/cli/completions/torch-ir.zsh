@@ -338,7 +338,7 @@ _shtab_torch_ir_lower_options=(
   "--decompose[let torch decompose operators without a handler]"
   "--log[print a line per layer]"
   "--json[print JSON]"
-  "--fail-missing[exit with 1 if anything is missing]"
+  "--fail-missing[exit with 1 if an operator of a run is missing]"
   "--picture[draw the layers, missing ones in red\; .html is an interactive page]:FILE:_files"
   {-o,--output}"[write the layers\: .pb and .binpb as protobuf, else JSON]:FILE:_files"
   ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
