@@ -7,6 +7,7 @@ from tests.graphs import mlp
 from tests.proof import captured
 from torch_ir import IR, diff, optimize
 from torch_ir.analysis.dependencies.over_weights import hoisted, over_weights
+from torch_ir.analysis.graph_diff.diff_text import as_markdown, as_text
 from torch_ir.analysis.graph_diff.events import events, paired
 
 
@@ -49,6 +50,18 @@ def test_a_convolution_that_absorbed_its_norm_has_changed() -> None:
         "rewrote flatten as reshape, once",
         f"{report.after.once} nodes computed once, over weights",
     ]
+
+
+def test_the_report_begins_with_what_passes_did() -> None:
+    """As text below the summary, and as a list in Markdown; graphs of different models have no such lines."""
+    before = convolutions()
+    found = diff(before, optimize(before, "basic")[0])
+    assert as_text(found, {}).split("\n")[1:3] == [
+        "  folded 3 batch_norm into conv2d",
+        "  rewrote flatten as reshape, once",
+    ]
+    assert "\n\n- folded 3 batch\\_norm into conv2d\n" in as_markdown(found, {})
+    assert as_text(diff(before, mlp()), {}).split("\n")[1] == ""
 
 
 def test_a_fused_operator_replaces_what_it_computes() -> None:

@@ -338,7 +338,7 @@ def test_tied_weights_are_one_param() -> None:
         (lambda x: x, (ON_META,), "extract_ir takes an nn.Module, not <function"),
         (Mlp, (ON_META,), "extract_ir takes an nn.Module, not <class"),
         (Mlp().to("meta").eval(), ON_META, r"example_inputs is a tensor; wrap it in a tuple: \(tensor,\)"),
-        (Mlp().to("meta").eval(), {"x": ON_META}, "example_inputs must be a tuple, not dict"),
+        (Mlp().to("meta").eval(), {"x": ON_META}, r"must be a tuple, not dict; .*\(model, \(\), kwargs=inputs\)"),
     ],
     ids=["function", "class", "bare tensor", "dict"],
 )

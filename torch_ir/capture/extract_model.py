@@ -187,6 +187,10 @@ def _check_request(model: nn.Module, call: Call, strict: bool, *, is_training: b
 def _as_tuple(example_inputs: Any) -> tuple[Any, ...]:
     if isinstance(example_inputs, torch.Tensor):
         raise ExportError("example_inputs is a tensor; wrap it in a tuple: (tensor,)")
+    if isinstance(example_inputs, Mapping):
+        raise ExportError(
+            "example_inputs must be a tuple, not dict; pass named inputs as extract_ir(model, (), kwargs=inputs)"
+        )
     if not isinstance(example_inputs, (tuple, list)):
         raise ExportError(f"example_inputs must be a tuple, not {type(example_inputs).__name__}")
     return tuple(example_inputs)

@@ -1,6 +1,6 @@
 """Diff as text or Markdown: a summary, then the differing nodes in unified style, module by module.
 
-2 added, 1 removed, 0 changed, 0 renamed, 14 same
+2 added, 1 removed, 14 same
 
 @@ layers.1 @@
 - relu_1: float32[1, 16] = aten.relu.default(self=linear_2)
@@ -14,18 +14,25 @@ from itertools import groupby
 
 from torch_ir.analysis.cost_model.delta import CostDelta
 from torch_ir.analysis.graph_diff.differ import Diff
+from torch_ir.analysis.graph_diff.events import events
 from torch_ir.analysis.graph_diff.node_diff import NodeDiff, node_text
 from torch_ir.analysis.graph_diff.replacements import Replacement, listed
 from torch_ir.escaping import as_markdown_block, in_markdown
 
 SIGNS = {"added": "+", "removed": "-", "changed": "~", "renamed": "="}
 DIFFERING = ("added", "removed", "changed")
+_BY_PASSES = ("folded", "fused", "merged", "rewritten", "once")
 _LONGEST_COMMENT = 50_000  # characters; GitHub's limit is 65,536
 
 
 def summary_text(found: Diff) -> str:
     """Count the nodes by status: `3 added, 2 removed, 1 changed, 40 renamed, 210 same`."""
     return ", ".join(f"{count} {status}" for status, count in found.summary.items() if count) or "no nodes"
+
+
+def what_passes_did(found: Diff) -> list[str]:
+    """Return what passes did, such as `folded 53 batch_norm into conv2d`; nothing for graphs of different models."""
+    return [event.title for event in events(found) if event.kind in _BY_PASSES]
 
 
 def diff_lines(found: Diff, only: Collection[str] = DIFFERING, title: str = "") -> Iterator[str]:
@@ -54,7 +61,9 @@ def as_text(
     """Format the whole report, with exceeded budgets; one line if the graphs are equal and nothing is shown."""
     is_short = found.is_equal and not any(found.summary[status] for status in only)
     lines = ["the graphs are equal"] if found.is_equal else []
-    lines += [] if is_short else diff_lines(found, only)
+    if not is_short:
+        summary, *nodes = diff_lines(found, only)
+        lines += [summary, *(f"  {title}" for title in what_passes_did(found)), *nodes]
     if not found.is_equal:
         lines += [line for name, delta in deltas.items() for line in ("", *_titled(name), delta.text(top, width))]
     return "\n".join([*lines, *(f"over budget: {message}" for message in over)])
@@ -72,6 +81,8 @@ def as_markdown(
     if found.is_equal:
         return f"**The graphs are equal**: {summary_text(found)}"
     parts = [*(f"**Over budget**: {message}" for message in over), f"**The graphs differ**: {summary_text(found)}"]
+    if titles := what_passes_did(found):
+        parts.append("\n".join(f"- {in_markdown(title)}" for title in titles))
     for name, delta in deltas.items():
         parts += [*_titled(in_markdown(name)), _table(delta.totals()), *filter(None, [delta.note])]
         parts += [_table(delta.parts(top))] if delta.rows else []
