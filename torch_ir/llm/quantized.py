@@ -28,6 +28,7 @@ class StoredWeight:
     format: str
     tensors: Mapping[str, Tensor]
     dequantize: Callable[..., Tensor]
+    takes_stacks: bool = False  # `dequantize` also takes the tensors of several weights, each stacked
 
 
 Store = Callable[[str, Tensor], StoredWeight]  # key and float tensor of a weight -> how it is stored
@@ -134,7 +135,8 @@ def _read_fp8(settings: dict[str, Any], model: Any) -> Quantization:
             key: weight.to(torch.float8_e4m3fn),
             f"{key}_scale_inv": _empty(*grid, dtype=torch.float32),
         }
-        return StoredWeight("fp8", tensors, partial(dequantize.fp8, dtype=weight.dtype, block=block or None))
+        function = partial(dequantize.fp8, dtype=weight.dtype, block=block or None)
+        return StoredWeight("fp8", tensors, function, takes_stacks=True)
 
     return Quantization(_unless_skipped(settings.get("modules_to_not_convert"), model), store)
 
@@ -311,7 +313,7 @@ def _read_modelopt(settings: dict[str, Any], model: Any) -> Quantization:
     def store(key: str, weight: Tensor) -> StoredWeight:
         if is_fp8:
             tensors = {key: weight.to(torch.float8_e4m3fn), f"{key}_scale": _empty(dtype=torch.float32)}
-            return StoredWeight("fp8", tensors, partial(dequantize.fp8, dtype=weight.dtype))
+            return StoredWeight("fp8", tensors, partial(dequantize.fp8, dtype=weight.dtype), takes_stacks=True)
         outputs, inputs = weight.shape
         _must_divide(key, inputs, 16)
         tensors = {
