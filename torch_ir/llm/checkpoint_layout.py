@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -92,7 +92,8 @@ class Layout:
     converted: Mapping[str, Conversion]  # converted or dequantised, by key of the model
     quantized: Mapping[str, StoredWeight]  # by key of the checkpoint if it were not quantised
     dtypes: Mapping[str, torch.dtype]  # of the tensors of a given checkpoint
-    recorded: dict[Any, IR]  # equal conversions are recorded once
+    recorded: dict[Any, IR] = field(default_factory=dict)  # equal conversions are recorded once
+    graphs: dict[str, tuple[IR, list[str]]] = field(default_factory=dict)  # what `graph` returned, by first target
 
     @classmethod
     def of(cls, model: Any, headers: Mapping[str, Weight] | None = None) -> Layout:
@@ -122,7 +123,7 @@ class Layout:
                 f"transformers stores no tensor for {min(lost)!r} and {len(lost) - 1} more of {type(model).__name__}"
             )
         dtypes = {key: header.dtype for key, header in (headers or {}).items()}
-        return cls(model, own, stored, renamed, converted, quantized, dtypes, {})
+        return cls(model, own, stored, renamed, converted, quantized, dtypes)
 
     @property
     def is_plain(self) -> bool:
@@ -137,6 +138,8 @@ class Layout:
 
     def graph(self, conversion: Conversion) -> tuple[IR, list[str]]:
         """Return a conversion as a graph without inputs, and the keys of its weights in the order of their numbers."""
+        if conversion.first in self.graphs:
+            return self.graphs[conversion.first]
         weights = [self.quantized.get(key) or plain_weight(key, self.stored[key]) for key in conversion.sources]
         sources = stacked_sources(conversion.patterns, weights, self.dtypes)
         shapes = tuple(tuple(self.own[key].shape) for key in conversion.targets)
@@ -146,7 +149,8 @@ class Layout:
             recorded = extract_ir(_Computing(conversion, sources, self.model).eval(), ())
             recorded.erase([node for node in recorded.nodes if not node.outputs])  # assertions of dtypes
             self.recorded[key] = without_restacking(recorded)
-        return self.recorded[key], [key for source in sources for key in source.tensors]
+        found = self.recorded[key], [key for source in sources for key in source.tensors]
+        return self.graphs.setdefault(conversion.first, found)
 
 
 def _quantized(

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -116,9 +116,12 @@ def _unless_skipped(skipped: Collection[str] | None, model: Any) -> Callable[[st
 
     patterns = list(get_keys_to_not_convert(model) if skipped is None else skipped)
 
+    @cache
+    def is_covered(name: str) -> bool:
+        return bool(should_convert_module(name, patterns))
+
     def is_stored(key: str, own: str, module: nn.Module) -> bool:
-        names = (_module(key), _module(own))
-        return _is_projection(own, module) and all(should_convert_module(name, patterns) for name in names)
+        return _is_projection(own, module) and is_covered(_module(own)) and is_covered(_module(key))
 
     return is_stored
 
