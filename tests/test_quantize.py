@@ -492,3 +492,24 @@ def test_a_chosen_recipe_is_never_worse_than_one_scheme(is_misled: bool) -> None
         assert movement(ir, mix, model, inputs).sqnr < best.sqnr  # what would have been returned
     with pytest.raises(QuantizationError, match="too small"):
         choose_recipe(ir, model, inputs, found, 100)
+
+
+@pytest.mark.parametrize("shape", [(4, 16), (2, 4, 16)])
+def test_onnx_runtime_multiplies_integers(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """A quantised layer with a float bias gets the integer kernel, not a float product of restored values."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)).eval()
+    inputs = [(torch.randn(shape),) for _ in range(2)]
+    ir = torch_ir.extract_ir(model, inputs[0], strict=False)
+    quantized, _ = quantize(ir, "w8a8", ranges=observe_ranges(ir, model, inputs))
+    torch_ir.to_onnx(quantized, tmp_path / "model.onnx", model)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath, options.log_severity_level = str(tmp_path / "seen.onnx"), 3
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", options, providers=["CPUExecutionProvider"])
+    operators = [node.op_type for node in onnx.load(tmp_path / "seen.onnx").graph.node]
+    assert sum(operators.count(kernel) for kernel in ("MatMulIntegerToFloat", "QGemm")) == 2
+    assert not {"Gemm", "MatMul", "DequantizeLinear"} & set(operators)
+    (got,) = session.run(None, {session.get_inputs()[0].name: inputs[0][0].numpy()})
+    torch.testing.assert_close(torch.from_numpy(got), IRExecutor(quantized, model)(*inputs[0]), atol=2e-2, rtol=0)
