@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import torch_ir
 from benchmarks.measure import machine, race, table
 from torch_ir.backends import compile, installed_backends
-from torch_ir.quantization import movement, observe_ranges, quantize, sensitivity
+from torch_ir.quantization import choose_recipe, movement, observe_ranges, quantize, sensitivity
 from torch_ir.run.benchmark import threads
 
 ROUNDS = 5
@@ -101,42 +101,45 @@ class Block(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
 
 
-def trained_like(width: int, depth: int) -> nn.Module:
+def trained_like(width: int, depth: int, is_alike: bool = False) -> nn.Module:
     """Return blocks with heavy-tailed weights, rows of different scales, and outlier features."""
     model = nn.Sequential(*(Block(width) for _ in range(depth))).eval()
     with torch.no_grad():
         for at, block in enumerate(model):
-            strength = 0.2 + 1.2 * torch.rand(()).item()
+            strength = 0.8 if is_alike else 0.2 + 1.2 * torch.rand(()).item()
             for layer in (block.up, block.down):
                 rows, columns = layer.weight.shape
                 heavy = torch.distributions.StudentT(4.0).sample((rows, columns)) / 2**0.5
                 scales = torch.exp(strength * torch.randn(rows, 1))
                 layer.weight.copy_(heavy * scales * columns**-0.5 / scales.square().mean().sqrt())
-            block.down.weight *= 10 ** (-1.5 * torch.rand(()).item())
+            block.down.weight *= 1.0 if is_alike else 10 ** (-1.5 * torch.rand(()).item())
             chosen = torch.randperm(width)[: 2 + at % 4]
             block.norm.weight[chosen] *= 1 + 19 * strength
     return model
 
 
-def search(width: int = 1024, depth: int = 12) -> str:
+def search(is_alike: bool, width: int = 1024, depth: int = 12) -> str:
     """Compare uniform int4 with the mixed recipe of the same bytes, by running both."""
     torch.manual_seed(0)
-    model = trained_like(width, depth)
+    model = trained_like(width, depth, is_alike)
     inputs = [(torch.randn(1, 32, width),) for _ in range(2)]
     unseen = [(torch.randn(1, 32, width),) for _ in range(2)]
     ir = torch_ir.extract_ir(model, inputs[0], strict=False)
     weights = model.state_dict()
-    found = sensitivity(ir, weights, inputs, ["int4", "int4-g128", "int4-g32", "int8"])
+    found = sensitivity(ir, weights, inputs, ["int4", "int4-g128", "int4-g64", "int4-g32", "int8"])
     rows = []
     for scheme in ("int4-g128", "int4-g64", "int4-g32"):
         uniform, report = quantize(ir, scheme)
-        mixed, mixed_report = quantize(ir, found.recipe(report.bytes_after))
-        moved = [movement(ir, graph, weights, unseen).sqnr for graph in (uniform, mixed)]
-        sizes = [f"{each.bytes_after / 1e6:.2f} MB" for each in (report, mixed_report)]
-        rows.append([scheme, sizes[0], f"{moved[0]:.2f} dB", sizes[1], f"{moved[1]:.2f} dB"])
+        chosen = choose_recipe(ir, weights, inputs, found, report.bytes_after)
+        graphs = [uniform, quantize(ir, found.recipe(report.bytes_after))[0], quantize(ir, chosen.recipe)[0]]
+        moved = [f"{movement(ir, graph, weights, unseen).sqnr:.2f} dB" for graph in graphs]
+        sizes = [f"{each.bytes_after / 1e6:.2f} MB" for each in (report, chosen.report)]
+        kind = "uniform" if chosen.is_uniform else "mix"
+        rows.append([scheme, sizes[0], moved[0], moved[1], kind, sizes[1], moved[2]])
     count = sum(weight.numel() for weight in weights.values())
-    titles = ["uniform", "bytes", "SQNR", "mixed: bytes", "SQNR"]
-    return f"{count / 1e6:.1f} M weights, {depth} blocks\n\n{table(titles, rows)}"
+    titles = ["uniform", "bytes", "SQNR", "mix by sum: SQNR", "chosen", "bytes", "SQNR"]
+    kind = "alike" if is_alike else "different"
+    return f"{count / 1e6:.1f} M weights, {depth} {kind} blocks\n\n{table(titles, rows)}\n"
 
 
 def main() -> int:
@@ -148,7 +151,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     print(machine())
     if options.search:
-        print(search())
+        print(*(search(is_alike) for is_alike in (False, True)), sep="\n")
         return 0
     titles = ["model", "weights", "runtime", "float32", "int8", "speed-up", "largest difference", "typical", "SQNR"]
     with threads(options.threads):

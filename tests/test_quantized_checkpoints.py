@@ -116,7 +116,7 @@ def test_generate_from_an_fp8_mixture_of_experts(tmp_path: Path) -> None:
     stored, reference = {}, {}
     model.config.quantization_config = {"quant_method": "fp8", "weight_block_size": [16, 16], "fmt": "e4m3"}
     ir = extract_llm(model, **FIXED)
-    quantised_keys = {param.key for param in ir.params if param.dtype == "float8_e4m3fn"}
+    quantised_keys = {key for param in ir.params if param.dtype == "float8_e4m3fn" for key in param.stored_keys}
     assert any("experts.3.gate_proj" in str(key) for key in quantised_keys)
     assert not any("mlp.gate.weight" in str(key) or "lm_head" in str(key) for key in quantised_keys)
     torch.manual_seed(0)
@@ -134,6 +134,42 @@ def test_generate_from_an_fp8_mixture_of_experts(tmp_path: Path) -> None:
     model.config.quantization_config = {"quant_method": "fp8", "weight_block_size": [16, 16]}
     layers = extract_llm(model, dequantize="layer", **FIXED)
     assert torch.equal(generate(layers, weights, 4, input_ids=prompt), expected)
+
+
+_OF_EXPERTS = ("fp8 blocks", "fp8 per tensor", "compressed int4", "gptq int4")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(form, id=form.name, marks=() if form.name in _OF_EXPERTS else pytest.mark.slow)
+        for form in FORMATS
+        if form.config["quant_method"] not in ("bitsandbytes", "torchao")  # which quantise linear layers only
+    ],
+)
+def test_experts_of_each_format(form: Format) -> None:
+    """The experts of a layer are read as stacks of quantised tensors; results equal the reference to the bit."""
+    config = transformers.Qwen3MoeConfig(
+        **SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, head_dim=16, decoder_sparse_step=1
+    )
+    torch.manual_seed(0)
+    model = transformers.Qwen3MoeForCausalLM(config).eval().to(torch.bfloat16)
+    ir = extract_ir(model, (), kwargs={"input_ids": IDS, "use_cache": False}, strict=False)
+    graphs = [quantised(ir, model, form.config, dequantize=place) for place in ("prologue", "layer")]
+    stacks = [param for param in graphs[0].params if param.param and param.param.kind == "stack"]
+    assert len(stacks) >= 3
+    torch.manual_seed(1)
+    stored, reference = {}, {}
+    for key, weight in checkpoint_weights(model).items():
+        stored[key] = reference[key] = weight
+        if "proj" in key:
+            parts, reference[key] = form.write(stored.pop(key))
+            parts = {name: part for name, part in parts.items() if not (form.unread and name.endswith(form.unread))}
+            stored |= {f"{key.removesuffix('weight')}{name}": part for name, part in parts.items()}
+    plain = to_checkpoint_layout(ir, model)
+    expected = IRExecutor(plain, reference)(input_ids=IDS, use_cache=False)["logits"]
+    for graph in graphs:
+        assert torch.equal(IRExecutor(graph, stored)(input_ids=IDS, use_cache=False)["logits"], expected)
 
 
 def test_layers_as_functions_dequantise_their_weights() -> None:

@@ -321,3 +321,11 @@ def test_weight_names_are_never_paths(tmp_path: Path) -> None:
     ir = IR([OpNode("n", "aten.add.Tensor", [x, weight], [out])], [x], [out], params=[weight])
     with pytest.raises(WeightLoadError, match="is missing"):
         IRExecutor(ir, {})
+
+
+def test_loaded_tensors_are_aligned(tmp_path: Path) -> None:
+    """Whatever the length of the header, tensors are where torch would allocate them, so that kernels add alike."""
+    for length in range(1, 9):
+        save_file({"x" * length: torch.ones(3), "y": torch.ones(5)}, tmp_path / "model.safetensors")
+        loaded = load_weights(tmp_path)
+        assert all(tensor.data_ptr() % 64 == 0 for tensor in loaded.values())

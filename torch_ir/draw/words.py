@@ -51,7 +51,7 @@ def parameters_text(number: int) -> str:
 
 def parameters_in(tensors: Iterable[TensorMeta]) -> int:
     """Return the number of elements of the parameters among tensors, if their sizes are static."""
-    found = {tensor for tensor in tensors if tensor.param and tensor.param.kind == "parameter"}
+    found = {tensor for tensor in tensors if tensor.param and tensor.param.is_learnt}
     return sum(math.prod(_sizes(tensor)) for tensor in found if tensor.is_static)
 
 

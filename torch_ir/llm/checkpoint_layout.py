@@ -6,10 +6,9 @@ or splits a fused projection. The same conversions, recorded on tensors without 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch_ir.errors import ExportError, first_line
 from torch_ir.ir import IR
 from torch_ir.ir.regroup.functions import further_entries
 from torch_ir.llm.quantized import StoredWeight, quantization_of
+from torch_ir.llm.stacked_sources import Source, plain_weight, stacked_sources, without_restacking
 from torch_ir.llm.stored_reads import Rewriting
 from torch_ir.run.gguf_file import for_keys
 from torch_ir.run.stored import Weight
@@ -92,7 +92,8 @@ class Layout:
     converted: Mapping[str, Conversion]  # converted or dequantised, by key of the model
     quantized: Mapping[str, StoredWeight]  # by key of the checkpoint if it were not quantised
     dtypes: Mapping[str, torch.dtype]  # of the tensors of a given checkpoint
-    recorded: dict[Any, IR]  # equal conversions are recorded once
+    recorded: dict[Any, IR] = field(default_factory=dict)  # equal conversions are recorded once
+    graphs: dict[str, tuple[IR, list[str]]] = field(default_factory=dict)  # what `graph` returned, by first target
 
     @classmethod
     def of(cls, model: Any, headers: Mapping[str, Weight] | None = None) -> Layout:
@@ -122,7 +123,7 @@ class Layout:
                 f"transformers stores no tensor for {min(lost)!r} and {len(lost) - 1} more of {type(model).__name__}"
             )
         dtypes = {key: header.dtype for key, header in (headers or {}).items()}
-        return cls(model, own, stored, renamed, converted, quantized, dtypes, {})
+        return cls(model, own, stored, renamed, converted, quantized, dtypes)
 
     @property
     def is_plain(self) -> bool:
@@ -137,27 +138,19 @@ class Layout:
 
     def graph(self, conversion: Conversion) -> tuple[IR, list[str]]:
         """Return a conversion as a graph without inputs, and the keys of its weights in the order of their numbers."""
-        parts = [self.quantized.get(key, key) for key in conversion.sources]
-        given = {
-            key: tensor
-            for part in parts
-            for key, tensor in ([(part, self.stored[part])] if isinstance(part, str) else part.tensors.items())
-        }
+        if conversion.first in self.graphs:
+            return self.graphs[conversion.first]
+        weights = [self.quantized.get(key) or plain_weight(key, self.stored[key]) for key in conversion.sources]
+        sources = stacked_sources(conversion.patterns, weights, self.dtypes)
         shapes = tuple(tuple(self.own[key].shape) for key in conversion.targets)
-        kinds = tuple((tensor.dtype, tuple(tensor.shape)) for tensor in given.values())
-        options = tuple("" if isinstance(part, str) else _options(part) for part in parts)
-        key = (id(conversion.converter), conversion.patterns if conversion.converter else (), kinds, shapes, options)
+        kinds = tuple(source.kind for source in sources)
+        key = (id(conversion.converter), conversion.patterns if conversion.converter else (), kinds, shapes)
         if key not in self.recorded:
-            recorded = extract_ir(_Computing(conversion, parts, given.values(), self.model).eval(), ())
+            recorded = extract_ir(_Computing(conversion, sources, self.model).eval(), ())
             recorded.erase([node for node in recorded.nodes if not node.outputs])  # assertions of dtypes
-            self.recorded[key] = recorded
-        return self.recorded[key], list(given)
-
-
-def _options(weight: StoredWeight) -> tuple[Any, ...]:
-    """Return what determines how a weight is dequantised, besides its tensors."""
-    function = weight.dequantize
-    return (weight.format, *(function.keywords.items() if isinstance(function, partial) else ()))
+            self.recorded[key] = without_restacking(recorded)
+        found = self.recorded[key], [key for source in sources for key in source.tensors]
+        return self.graphs.setdefault(conversion.first, found)
 
 
 def _quantized(
@@ -211,6 +204,10 @@ def _groups(model: Any, own: Mapping[str, Tensor], stored: Mapping[str, Tensor],
     groups = []
     for target, members in found.items():
         converter = members[0][0]
+        order = {pattern: at for at, pattern in enumerate(dict.fromkeys(pattern for _, pattern, _ in members))}
+        members.sort(
+            key=lambda member: order[member[1]]
+        )  # those of one pattern together, as the converter collects them
         _, patterns, sources = zip(*members, strict=True)
         group = Conversion(converter, target, patterns, sources, (target,))
         if converter is not None:
@@ -237,18 +234,16 @@ def _transforms(model: Any, loading: Any) -> list[Any]:
 class _Computing(nn.Module):
     """A conversion as a model whose parameters are the tensors of the checkpoint."""
 
-    def __init__(
-        self, conversion: Conversion, parts: Iterable[StoredWeight | str], tensors: Iterable[Tensor], model: Any
-    ) -> None:
+    def __init__(self, conversion: Conversion, sources: Sequence[Source], model: Any) -> None:
         super().__init__()
+        tensors = (tensor for source in sources for tensor in source.tensors.values())
         self.tensors = nn.ParameterList(nn.Parameter(tensor, requires_grad=False) for tensor in tensors)
-        self._parts = list(parts)
+        self._sources = sources
         self._convert = lambda weights: tuple(conversion.run(weights, model).values())
 
     def forward(self) -> tuple[Tensor, ...]:
         left: Iterator[Tensor] = iter(self.tensors)
         weights = [
-            next(left) if isinstance(part, str) else part.dequantize(*islice(left, len(part.tensors)))
-            for part in self._parts
+            weight for source in self._sources for weight in source.weights(list(islice(left, len(source.tensors))))
         ]
         return self._convert(weights)

@@ -103,7 +103,7 @@ def _packed(key: str, weight: Tensor, *, scheme: Mapping[str, Any]) -> StoredWei
         tensors[f"{key}_zero_point"] = _empty(_words(rows, bits), shape[1], dtype=torch.int32)
     group = columns if block is None else block[1]
     options = partial(dequantize.packed_affine, dtype=weight.dtype, bits=bits, shape=(rows, columns), group=group)
-    return StoredWeight("packed", tensors, options)
+    return StoredWeight("packed", tensors, options, takes_stacks=len(tensors) == 2)  # zero points are transposed
 
 
 def _words(size: int, bits: int) -> int:

@@ -1,6 +1,7 @@
 """Dequantisation of each checkpoint format, in plain tensor operators: recorded as nodes, never called on weights.
 
 Each function takes the tensors of a weight as `quantized.py` lists them, and returns the weight that the model has.
+Functions of formats with `takes_stacks` also take the tensors of several weights, each stacked.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ def fp8(weight: Tensor, scale: Tensor, *, dtype: torch.dtype, block: tuple[int, 
     """Multiply by one scale for each block of rows and columns, or by a scale that broadcasts, in float32."""
     wide, scale = weight.to(torch.float32), scale.to(torch.float32)
     if block is None:
+        if 0 < scale.dim() < weight.dim():  # one for each weight of a stack
+            scale = scale.reshape(-1, *[1] * (weight.dim() - 1))
         return (wide * scale).to(dtype)
     return (wide * _over_blocks(scale, block, weight)).to(dtype)
 
@@ -112,7 +115,7 @@ def packed_affine(
 ) -> Tensor:
     """Unpack int32 words along the inputs (zero points: along the outputs), then as `affine` by group."""
     middle = 2 ** (bits - 1)
-    weight = (_unpacked(packed, bits)[:, : shape[1]] - middle).to(torch.int8)
+    weight = (_unpacked(packed, bits)[..., : shape[1]] - middle).to(torch.int8)
     zeros = None if zero is None else (_unpacked(zero.t(), bits)[:, : shape[0]] - middle).t()
     return affine(weight, scale, zeros, dtype=dtype, block=(1, group))
 

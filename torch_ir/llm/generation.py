@@ -31,7 +31,8 @@ def generate(ir: IR, weights: Mapping[str, Tensor], new_tokens: int, **inputs: T
 def verify_llm(ir: IR, model: Any, new_tokens: int, **inputs: Tensor) -> tuple[bool, str]:
     """Compare tokens and logits of the graphs with those of `model.generate`; return the verdict and a summary."""
     weights = model.state_dict()
-    if any(param.key not in weights for param in ir.params if param.param and param.param.in_state_dict):
+    needed = (key for param in ir.params if param.param and param.param.in_state_dict for key in param.stored_keys[:1])
+    if any(key not in weights for key in needed):
         weights = checkpoint_weights(model)
     return compare_steps(Generator(ir, weights), model, new_tokens, inputs)
 
@@ -107,7 +108,7 @@ class Generator(Steps):
     def __init__(self, ir: IR, weights: Mapping[str, Tensor]) -> None:
         decode = decode_graph(ir)
         weights = weights_for([ir, decode], weights)
-        needed = {key for tensor in decode.params if tensor.param for key in tensor.param.keys}
+        needed = {key for tensor in decode.params for key in (str(tensor.key), *tensor.stored_keys)}
         names = [tensor.name for tensor in decode.graph_inputs]
         places: Any = cache_map(ir)[0].shape[2] if "position" in names else None
         super().__init__(

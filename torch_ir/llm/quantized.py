@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ class StoredWeight:
     format: str
     tensors: Mapping[str, Tensor]
     dequantize: Callable[..., Tensor]
+    takes_stacks: bool = False  # `dequantize` also takes the tensors of several weights, each stacked
 
 
 Store = Callable[[str, Tensor], StoredWeight]  # key and float tensor of a weight -> how it is stored
@@ -115,9 +116,12 @@ def _unless_skipped(skipped: Collection[str] | None, model: Any) -> Callable[[st
 
     patterns = list(get_keys_to_not_convert(model) if skipped is None else skipped)
 
+    @cache
+    def is_covered(name: str) -> bool:
+        return bool(should_convert_module(name, patterns))
+
     def is_stored(key: str, own: str, module: nn.Module) -> bool:
-        names = (_module(key), _module(own))
-        return _is_projection(own, module) and all(should_convert_module(name, patterns) for name in names)
+        return _is_projection(own, module) and is_covered(_module(own)) and is_covered(_module(key))
 
     return is_stored
 
@@ -134,7 +138,8 @@ def _read_fp8(settings: dict[str, Any], model: Any) -> Quantization:
             key: weight.to(torch.float8_e4m3fn),
             f"{key}_scale_inv": _empty(*grid, dtype=torch.float32),
         }
-        return StoredWeight("fp8", tensors, partial(dequantize.fp8, dtype=weight.dtype, block=block or None))
+        function = partial(dequantize.fp8, dtype=weight.dtype, block=block or None)
+        return StoredWeight("fp8", tensors, function, takes_stacks=True)
 
     return Quantization(_unless_skipped(settings.get("modules_to_not_convert"), model), store)
 
@@ -311,7 +316,7 @@ def _read_modelopt(settings: dict[str, Any], model: Any) -> Quantization:
     def store(key: str, weight: Tensor) -> StoredWeight:
         if is_fp8:
             tensors = {key: weight.to(torch.float8_e4m3fn), f"{key}_scale": _empty(dtype=torch.float32)}
-            return StoredWeight("fp8", tensors, partial(dequantize.fp8, dtype=weight.dtype))
+            return StoredWeight("fp8", tensors, partial(dequantize.fp8, dtype=weight.dtype), takes_stacks=True)
         outputs, inputs = weight.shape
         _must_divide(key, inputs, 16)
         tensors = {

@@ -12,6 +12,7 @@ from torch_ir.errors import ExportError
 from torch_ir.ir import IR, Dtype, FunctionRef, OpNode, Origin, Param, TensorMeta
 from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ir.graph.origins import common_origin, seen_from
+from torch_ir.ir.graph.tensor import INDEX, STACK
 from torch_ir.ir.regroup.functions import FUSED, called_by, drop_unused, enclose, inline_all, read_by
 from torch_ir.ops.torch_types import dtype_name
 
@@ -94,9 +95,11 @@ class Rewriting:
     def _source(self, key: str, shape: Sequence[Dim], dtype: str) -> TensorMeta:
         """Return a tensor of the checkpoint, cast if it has another dtype than the conversion needs."""
         if key not in self.sources:
-            stored = self._dtype(key) or dtype
+            is_stack = INDEX in key
+            stored = self._dtype(key.replace(INDEX, "0") if is_stack else key) or dtype
             name = fresh(weight_name("p", key), self.taken)
-            self.params[key] = TensorMeta(name, shape, stored, param=Param((key,)))
+            param = Param((key,), STACK) if is_stack else Param((key,))
+            self.params[key] = TensorMeta(name, shape, stored, param=param)
             self.sources[key] = self.params[key] if stored == dtype else self._cast(self.params[key], dtype)
         return self.sources[key]
 

@@ -38,5 +38,5 @@ def made_by(stage: IR, outcome: Outcome) -> dict[str, Any]:
 
 def own_weights(stage: IR, weights: Mapping[str, Weight]) -> dict[str, Weight]:
     """Return the weights that a stage needs."""
-    keys = [key for param in stage.params if param.param for key in param.param.keys]
+    keys = [key for param in stage.params for key in (str(param.key), *param.stored_keys)]
     return {key: weights[key] for key in keys if key in weights}

@@ -100,6 +100,8 @@ class IRExecutor:
         ir, once, every = _split(self.ir, is_whole=self._watch is not None, is_ahead=not (self._writes or lazy))
         kept = crossing(once, every, ir)
         given = [*ir.graph_inputs, *ir.params, *kept]
+        read = {tensor for node in (*every, ir.returns) for tensor in node.inputs} | {each for each, _ in ir.mutations}
+        self._is_kept = [param in read or not param.consumers for param in ir.params]
         self._lazy = lazy
         device = self.device.type if self.device else ir.device.partition(":")[0]
         self._memory = MemoryCheck(ir, self.limits, streamed=lazy, device=device)
@@ -137,12 +139,14 @@ class IRExecutor:
             self._memory.check({})
         with NeutralState(self._reads_default_dtype):
             self._ready = self._prologue(*self._params, {})
+        # what the prologue alone reads is let go, such as the float weights of a quantised graph
+        self._params = [value if held else None for value, held in zip(self._params, self._is_kept, strict=True)]
 
     @property
     def state(self) -> dict[str, torch.Tensor]:
-        """The current weights by key; streamed ones are read."""
-        values = [loaded(value, self.device) for value in self._params or []]
-        return {param.key or param.name: value for param, value in zip(self.ir.params, values, strict=True)}
+        """The current weights by key, except those that only the prologue reads; streamed ones are read."""
+        values = zip(self.ir.params, self._params or [], strict=False)
+        return {param.key or param.name: loaded(value, self.device) for param, value in values if value is not None}
 
     def execute(self, inputs: Any) -> tuple[Any, ...]:
         """Return the flat outputs for inputs that are flat, or nested as in the model's signature."""

@@ -75,7 +75,7 @@ def _request(
     limits: Limits,
 ) -> dict[str, Any]:
     """Return what the child needs, as plain data and tensors."""
-    keys = {key for param in ir.params if param.param for key in (*param.param.keys, param.name)}
+    keys = {key for param in ir.params for key in (str(param.key), *param.stored_keys, param.name)}
     given = {} if isinstance(weights, str) else plain_tensors(weights)
     needed = {key: value for key, value in given.items() if key in keys}
     stored = {key: _where(value) for key, value in needed.items() if isinstance(value, StoredTensor)}

@@ -31,12 +31,14 @@ from torch_ir.ops.tensor_subclasses import plain_tensors
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 from torch_ir.run.gguf_file import for_keys, gguf_tensors
 from torch_ir.run.pickled_file import load_pickled
+from torch_ir.run.stacked_weights import add_stacks, described
 from torch_ir.run.stored import StoredTensor, Weight, loaded, read_header, stored_tensors
 
 _Kind = TypeVar("_Kind")
 WeightSource = Union[Mapping[str, Weight], nn.Module, str, os.PathLike[str]]
 _PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # independent of the process's settings
 _CHUNK = 1 << 20  # elements compared at once
+_ALIGNMENT = 64  # bytes, as torch allocates
 _HINTS = 20  # suggested keys in one report: each takes a search through all keys
 _INDEX = ".safetensors.index.json"
 _PICKLED = (".pt", ".pth", ".bin")
@@ -164,7 +166,10 @@ def _unpickled(path: str | os.PathLike[str], device: str) -> dict[str, torch.Ten
 
 
 def load_weights_safetensors(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
-    """Return the tensors of one .safetensors file by key."""
+    """Return the tensors of one .safetensors file by key, each in aligned memory.
+
+    The package maps the file, where tensors may begin anywhere; kernels of torch then add in another order.
+    """
     try:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -172,7 +177,8 @@ def load_weights_safetensors(path: str | os.PathLike[str]) -> dict[str, torch.Te
         raise MissingExtraError("reading .safetensors files", "safetensors", "safetensors") from None
     read_header(Path(path))  # the package accepts duplicate names
     try:
-        return load_file(os.fspath(path))
+        mapped = load_file(os.fspath(path))
+        return {key: each.clone() if each.data_ptr() % _ALIGNMENT else each for key, each in mapped.items()}
     except (SafetensorError, OSError, ValueError) as error:
         raise WeightLoadError(f"cannot read {os.fspath(path)}: {error!s:.200}") from None
 
@@ -249,12 +255,14 @@ def fit_weights(ir: IR, weights: Mapping[str, Weight], constants: Mapping[str, t
 
 
 def weights_for(graphs: Iterable[IR], weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Return weights as graphs name them: plain tensors, those of a GGUF file by key, numbers in JSON as tensors."""
+    """Return weights as graphs name them: plain tensors, those of a GGUF file by key, stacks, numbers in JSON."""
+    graphs = list(graphs)
     plain = plain_tensors(for_keys(weights, sorted(_keys(graphs))))
     for key in [key for key in plain if _STATE in key]:
         offset = _nested_offset(key, plain.pop(key))
         if offset is not None:
             plain[f"{key.partition(_STATE)[0]}.nested_offset"] = offset
+    add_stacks(graphs, plain)
     return plain
 
 
@@ -291,15 +299,15 @@ def _misfits(
     hints: Budget,
     with_values: bool = True,
 ) -> Iterator[Misfit]:
-    for param in ir.params:
-        key = str(param.key)
-        value = _find(param, weights, constants)
+    parts = ((param, key, shape) for param in ir.params for key, shape in described(param, weights))
+    for param, key, shape in parts:
+        value = _find(param, weights, constants) if key == param.key else weights.get(key)
         if value is None:
-            yield Misfit(MISSING, key, _missing(param, unused if hints.take() else ()))
+            yield Misfit(MISSING, key, _missing(param, key, unused if hints.take() else ()))
         elif not isinstance(value, (torch.Tensor, StoredTensor)):
             yield Misfit(VALUES, key, f"{key!r} is a {type(value).__name__}, not a tensor")
-        elif tuple(value.shape) != param.shape:
-            yield Misfit(SHAPE, key, f"{key!r} has shape {list(value.shape)}, the graph needs {list(param.shape)}")
+        elif tuple(value.shape) != shape:
+            yield Misfit(SHAPE, key, f"{key!r} has shape {list(value.shape)}, the graph needs {list(shape)}")
         elif value.dtype != TORCH_DTYPES[param.dtype]:
             yield Misfit(DTYPE, key, f"{key!r} is {dtype_name(value.dtype)}, the graph needs {param.dtype}")
         elif with_values and value.is_meta:
@@ -330,13 +338,12 @@ def _piece(weight: Weight, start: int) -> torch.Tensor:
     return weight.elements(start, stop) if isinstance(weight, StoredTensor) else weight.flatten()[start:stop].cpu()
 
 
-def _missing(param: TensorMeta, unused: Iterable[str]) -> str:
+def _missing(param: TensorMeta, key: str, unused: Iterable[str]) -> str:
     assert param.param is not None
-    assert param.key is not None
     if param.param.in_state_dict:
-        return f"{param.key!r} is missing{did_you_mean(param.key, unused)}"
+        return f"{key!r} is missing{did_you_mean(key, unused)}"
     return (
-        f"{param.key!r} is missing; it is not in any state dict: pass constants={{{param.key!r}: ...}}, "
+        f"{key!r} is missing; it is not in any state dict: pass constants={{{key!r}: ...}}, "
         "or extract from a model built under torch_ir.meta_init()"
     )
 
@@ -345,7 +352,7 @@ def _surplus(graphs: Iterable[IR], weights: Mapping[str, Any]) -> list[Misfit]:
     graphs = list(graphs)
     known = _keys(graphs)
     modules = {key.rpartition(".")[0] for key in known}
-    missing = known - weights.keys()
+    missing = {key for graph in graphs for param in graph.params for key in param.stored_keys} - weights.keys()
     found: list[Misfit] = []
     for key in weights:
         module, _, last = key.rpartition(".")
@@ -360,7 +367,8 @@ def _surplus(graphs: Iterable[IR], weights: Mapping[str, Any]) -> list[Misfit]:
 
 
 def _keys(graphs: Iterable[IR]) -> set[str]:
-    return {key for ir in graphs for param in ir.params if param.param for key in param.param.keys}
+    params = (param for ir in graphs for param in ir.params if param.param)
+    return {key for param in params for key in (str(param.key), *param.stored_keys)}
 
 
 def random_weights(ir: IR, seed: int = 0) -> dict[str, torch.Tensor]:

@@ -20,6 +20,7 @@ from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.name_grammar import is_symbol
 from torch_ir.ir.regroup.functions import further_entries
+from torch_ir.ir.regroup.separate_stacks import without_stacks
 from torch_ir.ops.schema import name_arguments
 from torch_ir.sharding.entry_placements import Ends
 from torch_ir.sharding.rank_graph import OUTSIDE, RankGraph, Sharding
@@ -42,7 +43,7 @@ def shard(
     """
     require_graph(ir, "shard")
     axis, ranks = _axis_of(ir, mesh)
-    ir = ir.clone()
+    ir = without_stacks(ir).clone()
     for node in ir.all_nodes():
         name_arguments(node)
     return _entry(ir, Plan(plan, ir), axis, ranks, Ends(ir, inputs or {}, outputs or {}), ir.mesh).check()

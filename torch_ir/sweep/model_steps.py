@@ -60,7 +60,7 @@ class Work:
         self._file.write_bytes(text)
         stated = stated_digest(text)
         assert stated is not None  # every text ends with one
-        learned = [param for param in self._ir.params if param.param is None or param.param.kind == "parameter"]
+        learned = [param for param in self._ir.params if param.param is None or param.param.is_learnt]
         return {
             "nodes": len(self._ir.nodes),
             "parameters": sum(math.prod(param.shape) for param in learned),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
+from torch_ir.ir.regroup.separate_stacks import without_stacks
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,4 +32,4 @@ def to_torch(ir: IR, weights: WeightSource | None = None) -> nn.Module:
     from torch_ir.targets.torch.nn_module import build
 
     given = None if weights is None else {key: loaded(value) for key, value in weights_from(weights).items()}
-    return build(ir, given)
+    return build(without_stacks(ir), given)

@@ -10,6 +10,7 @@ import os
 from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import write_text
 from torch_ir.ir.graph.given_graph import require_graph
+from torch_ir.ir.regroup.separate_stacks import without_stacks
 
 
 def to_mlir(ir: IR, path: str | os.PathLike[str] | None = None, *, functions: str = "blocks") -> str:
@@ -25,7 +26,7 @@ def to_mlir(ir: IR, path: str | os.PathLike[str] | None = None, *, functions: st
     require_graph(ir, "to_mlir")
     from torch_ir.targets.mlir.mlir_module import write_module
 
-    text = write_module(ir, functions)
+    text = write_module(without_stacks(ir), functions)
     if path is not None:
         write_text(path, text)
     return text

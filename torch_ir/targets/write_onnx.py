@@ -16,6 +16,7 @@ from torch_ir.errors import ConversionError, MissingExtraError
 from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import real_target
 from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
+from torch_ir.ir.regroup.separate_stacks import without_stacks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,7 +59,7 @@ def to_onnx(
     from torch_ir.targets.onnx.onnx_weights import save, save_with
 
     if weights is None:
-        save(onnx_model(ir, opset, functions), target)
+        save(onnx_model(without_stacks(ir), opset, functions), target)
         return
     from torch_ir.run.binding import bind
     from torch_ir.run.weight_files import weights_from

@@ -13,6 +13,7 @@ from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import is_stream, real_target
 from torch_ir.ir.files.side_file import write_pair
 from torch_ir.ir.graph.given_graph import require_graph
+from torch_ir.ir.regroup.separate_stacks import without_stacks
 
 
 def to_python(ir: IR, path: str | os.PathLike[str] | None = None) -> str:
@@ -26,7 +27,7 @@ def to_python(ir: IR, path: str | os.PathLike[str] | None = None) -> str:
     from torch_ir.targets.python.python_module import write_source
 
     target = None if path is None else real_target(path)
-    text, side = write_source(ir, None if target is None or is_stream(target) else target)
+    text, side = write_source(without_stacks(ir), None if target is None or is_stream(target) else target)
     if target is not None:
         write_pair(target, text.encode(), side)
     return text

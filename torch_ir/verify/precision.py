@@ -34,7 +34,7 @@ def difference_in_float64(
     made: dict[int, torch.Tensor] = {}  # a tensor passed twice stays one tensor
     wide_call = pytree.tree_map_only(torch.Tensor, lambda value: made.setdefault(id(value), _wide(value)), inputs)
     wide_ir = _widened(ir)
-    keys = {key for param in ir.params if param.param and param.param.in_state_dict for key in param.param.keys}
+    keys = {key for param in ir.params if param.param and param.param.in_state_dict for key in param.stored_keys}
     wide_weights = {key: _wide(value) for key, value in weights.items() if key in keys}
     try:
         torch.manual_seed(0)

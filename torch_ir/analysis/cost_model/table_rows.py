@@ -138,4 +138,4 @@ def joined_rows(name: str, rows: Sequence[Row]) -> Row:
 
 def parameters(weights: Iterable[TensorMeta]) -> Dim:
     """Return the number of learnt values: those of parameters, without buffers and constants."""
-    return total(product(*weight.shape) for weight in weights if weight.param and weight.param.kind == "parameter")
+    return total(product(*weight.shape) for weight in weights if weight.param and weight.param.is_learnt)

@@ -24,7 +24,10 @@ model.json --level module
 net.py:Net --input 1x3x224x224
 """
 _MANY = 1_000_000  # from here on, a number is also given with three digits
-_KINDS = {"parameter": "parameters", "buffer": "buffers", "temporary": "buffers", "constant": "constants"}
+_KINDS = {
+    "parameter": "parameters", "stack": "parameters", "buffer": "buffers", "temporary": "buffers",
+    "constant": "constants",
+}  # fmt: skip
 
 
 def add_parser(verbs: Verbs) -> None:

@@ -84,20 +84,20 @@ def _within(
     ir: IR, weights: Any, given: list[Any], found: Sensitivity, budget: int, arguments: argparse.Namespace
 ) -> tuple[dict[str, Any], str]:
     """Choose a recipe within a budget, run the graph that it makes, and return the result as a record and as text."""
-    from torch_ir.quantization import movement, quantize
+    from torch_ir.quantization import choose_recipe
 
-    recipe = found.recipe(budget)
-    quantized, report = quantize(ir, recipe)
-    show_progress("running the quantised graph")
-    moved = movement(ir, quantized, weights, given)
+    show_progress("running the candidates within the budget")
+    chosen = choose_recipe(ir, weights, given, found, budget)
     if arguments.output:
-        recipe.save(arguments.output)
+        chosen.recipe.save(arguments.output)
+    predicted = found.predicted(chosen.recipe)
     record = {
         "bytes": budget,
-        "recipe": recipe.to_dict(),
-        "bytes_after": report.bytes_after,
-        "predicted_sqnr": found.predicted(recipe),
-        "measured": asdict(moved),
+        "recipe": chosen.recipe.to_dict(),
+        "bytes_after": chosen.report.bytes_after,
+        "is_uniform": chosen.is_uniform,
+        "predicted_sqnr": predicted,
+        "measured": asdict(chosen.movement),
     }
-    text = f"{report}\npredicted SQNR {found.predicted(recipe):.2f} dB; measured: {moved}"
-    return record, text
+    note = "\none scheme for all layers was better than a mix" if chosen.is_uniform else ""
+    return record, f"{chosen.report}\npredicted SQNR {predicted:.2f} dB; measured: {chosen.movement}{note}"

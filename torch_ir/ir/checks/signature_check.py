@@ -10,12 +10,14 @@ from torch_ir.ir.checks.check_context import CheckContext
 from torch_ir.ir.checks.json_paths import weight_path
 from torch_ir.ir.graph.io_tree import Branch, Slot, Tree, call, flat
 from torch_ir.ir.graph.name_grammar import bad_name, is_line
-from torch_ir.ir.graph.tensor import PARAM_KINDS, TensorMeta
+from torch_ir.ir.graph.tensor import INDEX, PARAM_KINDS, STACK, TensorMeta
 from torch_ir.ir.json.json_values import MAX_NESTING, TAGS
 from torch_ir.ir.sizes.expressions import Expr
 
 if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR
+
+_MOST_STACKED = 100_000  # members of one stack: each has a key
 
 
 def check_signature(ir: IR, context: CheckContext, outer: IR | None) -> None:
@@ -36,6 +38,8 @@ def _check_params(ir: IR, context: CheckContext, outer: IR | None) -> None:
         if param is None or not param.keys or param.kind not in PARAM_KINDS:
             message = f"weight {tensor!r:.200} has no key or an unknown kind"
             raise GraphError(message, f"$.params.{tensor.name}.kind", rule="R5")
+        if param.kind == STACK:
+            _check_stack(tensor, param.keys)
         for index, key in enumerate(param.keys):
             if not is_line(key, context.limits.name_length):
                 path = _key_path(ir, number, index, outer)
@@ -47,6 +51,16 @@ def _check_params(ir: IR, context: CheckContext, outer: IR | None) -> None:
         if param.data is not None and (param.data.shape, param.data.dtype) != (tensor.shape, tensor.dtype):
             message = f"{tensor!r:.200} holds values of {param.data.dtype}{list(param.data.shape)!r:.200}"
             raise GraphError(message, f"$.constants.{param.keys[0]:.200}", rule="R7")
+
+
+def _check_stack(tensor: TensorMeta, keys: tuple[str, ...]) -> None:
+    """Check that a stack has one key with one `*`, and a number of members."""
+    if len(keys) != 1 or keys[0].count(INDEX) != 1:
+        message = f"the stack {tensor!r:.200} needs one key with one {INDEX!r}, not {list(keys)!r:.200}"
+        raise GraphError(message, f"$.params.{tensor.name}.kind", rule="R5")
+    if not tensor.shape or not isinstance(tensor.shape[0], int) or tensor.shape[0] > _MOST_STACKED:
+        message = f"the stack {tensor!r:.200} needs a first size of at most {_MOST_STACKED}"
+        raise GraphError(message, f"$.params.{tensor.name}.kind", rule="R5")
 
 
 def _key_path(ir: IR, number: int, index: int, outer: IR | None) -> str:

@@ -17,15 +17,19 @@ if TYPE_CHECKING:
 
 _KEYS = frozenset(("name", "shape", "dtype", "producer_node", "producer_output_idx", "stride", "placement"))
 _SHORT = frozenset(("name", "shape", "dtype"))
-PARAM_KINDS = ("parameter", "buffer", "temporary", "constant")
+PARAM_KINDS = ("parameter", "buffer", "stack", "temporary", "constant")
+STACK = "stack"
+INDEX = "*"  # in the key of a stack: 0, 1, ...
 
 
 @dataclass(frozen=True)
 class Param:
     """Where the values of a weight come from.
 
-    `keys` are its names in a state dict; several when weights are tied. A `temporary` is a non-persistent buffer and a
-    `constant` a plain tensor: neither is in a state dict, so `data` holds their values when they are known.
+    `keys` are its names in a state dict; several when weights are tied. A `stack` has one key with one `*`: its values
+    are the tensors of a state dict that have 0, 1, ... in place of the `*`, stacked along the first dimension. A
+    `temporary` is a non-persistent buffer and a `constant` a plain tensor: neither is in a state dict, so `data` holds
+    their values when they are known.
     """
 
     keys: tuple[str, ...]
@@ -34,7 +38,12 @@ class Param:
 
     @property
     def in_state_dict(self) -> bool:
-        return self.kind in ("parameter", "buffer")
+        return self.kind in ("parameter", "buffer", STACK)
+
+    @property
+    def is_learnt(self) -> bool:
+        """Whether this is a parameter, or several stacked."""
+        return self.kind in ("parameter", STACK)
 
 
 class TensorMeta:
@@ -88,6 +97,13 @@ class TensorMeta:
     def key(self) -> str | None:
         """State-dict key; None if this is not a weight."""
         return self.param.keys[0] if self.param else None
+
+    @property
+    def stored_keys(self) -> tuple[str, ...]:
+        """The state-dict keys that a weight may be read from: those of its members if it is a stack."""
+        if self.param is None or self.param.kind != STACK:
+            return self.param.keys if self.param else ()
+        return tuple(self.param.keys[0].replace(INDEX, str(index)) for index in range(int(self.shape[0])))
 
     @property
     def is_static(self) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch_ir.errors import GraphError, SerializationError, suggestion
 from torch_ir.ir.checks.limits import Counter, Limits
 from torch_ir.ir.graph.constant_data import Array, TensorData, static_shape
-from torch_ir.ir.graph.tensor import Param, TensorMeta
+from torch_ir.ir.graph.tensor import PARAM_KINDS, Param, TensorMeta
 from torch_ir.ir.json.encode import MAX_FUNCTION_DEPTH
 from torch_ir.ir.json.json_text import check_count
 from torch_ir.ir.text.bare_words import PART, WORD
@@ -27,7 +27,7 @@ _OPENINGS = ("graph ", "graph(", "graph`", "function ")
 _KEYWORD = re.compile(r"([a-z_]+)(?: +(?!:=)|$)")
 _VALUES = re.compile(r"values +")
 _HEX = re.compile(r"0x[0-9a-f]*")
-_PARAMS = {"param": "parameter", "buffer": "buffer", "temporary": "temporary", "constant": "constant"}
+_PARAMS = {"param" if kind == "parameter" else kind: kind for kind in PARAM_KINDS}
 _LISTED = 10  # names listed in an error
 
 

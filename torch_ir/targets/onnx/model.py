@@ -15,6 +15,7 @@ from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.onnx.call_nodes import graph_with_calls, shape_of
 from torch_ir.targets.onnx.function_writer import FunctionWriter
 from torch_ir.targets.onnx.onnx_program import UnsupportedOperatorsError
+from torch_ir.targets.onnx.quantized_bias import with_separate_biases
 from torch_ir.targets.onnx.value_names import name_values
 from torch_ir.targets.standalone_functions import ConvertedFunctions, with_functions
 
@@ -24,7 +25,7 @@ _NOWHERE = "weights-that-are-not-bound-yet"  # a file name that a runtime report
 
 def onnx_model(ir: IR, opset: int, functions: str = "none") -> onnx_ir.Model:
     """Convert a graph, with each weight as an initialiser under its first key; only constants have values."""
-    ir = with_functions(ir, functions)
+    ir = with_separate_biases(with_functions(ir, functions))
     write = FunctionWriter(opset)
     made = ConvertedFunctions(write, set())
     called = made.called_by(ir)
