@@ -168,13 +168,27 @@ class Record:
     total: ClassVar[int] = 0
 
 
-FROZEN |= {
+OBJECTS: dict[Callable[..., Any], tuple[Callable[[], Any], str]] = {
     byte: (lambda: bytearray(1), "held"),
     growing_subclass: (Items, "held"),
     slot: (Record, "held.calls"),
     named_tuple: (lambda: Pair([]), "held[0]"),
     in_class: (lambda: None, "Record.total"),
     in_environment: (lambda: None, "os.environ.TORCH_IR_TEST"),
+}
+
+
+@pytest.mark.parametrize("capture", ["auto", "export"])
+@pytest.mark.parametrize("forward", OBJECTS, ids=lambda forward: forward.__name__)
+def test_state_of_objects_is_named_with_its_line(forward: Callable[..., Any], capture: str) -> None:
+    made, name = OBJECTS[forward]
+    (sentence,) = told(model(forward, made(), False), capture)
+    assert f"{TOLD}'{name}' at {line_of(__file__, forward.__name__)}" in sentence
+    assert "TORCH_IR_TEST" not in os.environ
+    assert Record.total == 0
+
+
+FROZEN |= {
     drawing: (lambda: random.Random(0), "held"),
     array: (lambda: numpy.zeros(1), "held"),
     fresh: (lambda: None, "FRESH"),
