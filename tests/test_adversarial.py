@@ -50,7 +50,8 @@ def test_a_sample_of_verbs_and_shapes_grows_with_the_file() -> None:
 @pytest.mark.slow
 def test_every_verb_on_every_shape_grows_with_the_file() -> None:
     cells = [(shape, verb) for shape in SHAPES for verb in ALL]
-    worse = [str(growth) for growth in sweep.grown(cells, sweep.SIZE) if not growth.is_bounded]
+    grown = (growth for growth in sweep.grown(cells, sweep.SIZE) if growth.shape not in sweep.INLINED)
+    worse = [str(growth) for growth in grown if not growth.is_bounded]
     assert not worse, "\n".join(worse)
 
 

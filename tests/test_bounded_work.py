@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy
 import pytest
+import torch
 
 from tests.graphs import tensor
 from torch_ir import IR, OpNode, SerializationError, ShardError, Symbol, TensorMeta, quantize
@@ -20,6 +21,7 @@ from torch_ir.ir.graph.tensor import Param
 from torch_ir.ir.json.encode import MAX_FUNCTION_DEPTH
 from torch_ir.quantization import LayerRule, Recipe, Scheme
 from torch_ir.quantization.layers import find_places
+from torch_ir.quantization.observers import Histogram
 from torch_ir.sharding.sharding_plan import Plan, _pattern
 from torch_ir.sharding.styles import style_of
 
@@ -159,6 +161,13 @@ def test_a_recipe_of_a_name_for_each_layer_takes_time_in_proportion() -> None:
     assert time.process_time() - started < 20  # a million comparisons by pattern take longer
     with pytest.raises(QuantizationError, match="201 rules with patterns are more than 200"):
         Recipe.of({f"{index}*": "int8" for index in range(201)})
+
+
+def test_values_near_the_largest_number_are_counted() -> None:
+    """The bins reach to the next power of two, which float32 does not have."""
+    found = Histogram()
+    found.add(torch.tensor([-3e38, 0.0, 1.0]))
+    assert found.range("percentile", 100)[0] == pytest.approx(-3e38)
 
 
 def test_the_first_row_of_a_plan_decides() -> None:

@@ -56,7 +56,7 @@ class Histogram:
             raise QuantizationError("it contains NaN or infinity")
         self.low, self.high = min(self.low, low), max(self.high, high)
         self._cover(max(abs(low), abs(high)))
-        self._counts += torch.histc(flat, _BINS, -self._reach, self._reach).double()
+        self._counts += torch.histc(flat.double(), _BINS, -self._reach, self._reach)  # the reach may exceed float32
 
     def _cover(self, largest: float) -> None:
         if not self._reach:
