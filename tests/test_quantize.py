@@ -513,3 +513,13 @@ def test_onnx_runtime_multiplies_integers(shape: tuple[int, ...], tmp_path: Path
     assert not {"Gemm", "MatMul", "DequantizeLinear"} & set(operators)
     (got,) = session.run(None, {session.get_inputs()[0].name: inputs[0][0].numpy()})
     torch.testing.assert_close(torch.from_numpy(got), IRExecutor(quantized, model)(*inputs[0]), atol=2e-2, rtol=0)
+
+
+def test_pictures_show_quantised_dtypes() -> None:
+    """A quantised value has its dtype beside its shape; others have only their shape."""
+    model = nn.Sequential(nn.Linear(16, 8)).eval()
+    ir = torch_ir.extract_ir(model, (torch.randn(2, 16),), strict=False)
+    quantized, _ = quantize(ir, "int8")
+    picture = torch_ir.ir_to_mermaid(quantized)
+    assert "int8 8x16" in picture
+    assert "float32" not in picture

@@ -10,7 +10,15 @@ from torch_ir.draw.depth import Parts
 from torch_ir.draw.elements import Box, Edge, Frame, Item, Kind
 from torch_ir.draw.families import Families
 from torch_ir.draw.folding import Fold, Folding, times
-from torch_ir.draw.words import DECISION, facts_of, parameters_in, parameters_text, short_name
+from torch_ir.draw.words import (
+    DECISION,
+    facts_of,
+    parameters_in,
+    parameters_text,
+    quantized_in,
+    quantized_shape,
+    short_name,
+)
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.text.printer import shape_text
 
@@ -69,7 +77,7 @@ class Stage:
         else:
             kind = self._kind(nodes)
             path = (fold.title,) if fold and self._only_module(fold) else _path(node, fold)
-            lines = (short_name(node), *path, *map(shape_text, node.outputs[:1]), *self._inside(node))
+            lines = (short_name(node), *path, *map(quantized_shape, node.outputs[:1]), *self._inside(node))
         self._boxes[node] = box_id = self.add_box(
             "op_",
             node.name,
@@ -85,7 +93,7 @@ class Stage:
             self._add_folded_edges(node, box_id)
         else:
             for tensor in node.inputs:
-                self._connect(tensor, box_id, shape_text(tensor))
+                self._connect(tensor, box_id, quantized_shape(tensor))
 
     def add_outputs(self, ir: IR) -> None:
         """Add a box for each output, and one for all outputs of a repeated layer."""
@@ -140,13 +148,14 @@ class Stage:
         parameters = parameters_in(node.inputs) if inside else 0
         facts = [f"{len(inside):,} ops"] if len(inside) > 1 else []
         facts += [parameters_text(parameters)] if parameters else []
+        facts += [dtypes] if (dtypes := quantized_in(node.inputs)) else []
         holds = [f"{red} placeholder{'s' * (red > 1)}"] if 0 < red < len(inside) else []
         return *filter(None, [", ".join(facts)]), *holds
 
     def _add_folded_edges(self, node: OpNode, box_id: str) -> None:
         """Add one edge for all repetitions of a layer; labels show only what the box above does not."""
         for tensor, count in Counter(map(self._folding.drawn, dict.fromkeys(node.inputs))).items():
-            self._connect(tensor, box_id, " ".join([shape_text(tensor)] * bool(tensor.index) + [*_times(count)]))
+            self._connect(tensor, box_id, " ".join([quantized_shape(tensor)] * bool(tensor.index) + [*_times(count)]))
 
     def _connect(self, tensor: TensorMeta, target: str, label: str) -> None:
         """Add an edge from the producer of a tensor; a weight gets its box at its first use."""
@@ -156,7 +165,7 @@ class Stage:
             return
         if is_weight and tensor not in self._producers:
             tip = f"weight {tensor.key}: {tensor.dtype} {shape_text(tensor)}"
-            self.add_box("w_", tensor.name, (tensor.name, shape_text(tensor)), "weight", [tensor], tip=tip)
+            self.add_box("w_", tensor.name, (tensor.name, quantized_shape(tensor)), "weight", [tensor], tip=tip)
         if tensor in self._producers:
             self.items.append(Edge(self._producers[tensor], target, label, "dotted" if is_weight else "solid"))
 

@@ -55,6 +55,21 @@ def parameters_in(tensors: Iterable[TensorMeta]) -> int:
     return sum(math.prod(_sizes(tensor)) for tensor in found if tensor.is_static)
 
 
+def is_quantized(tensor: TensorMeta) -> bool:
+    """Whether a tensor has a dtype of at most eight bits, other than bool, in which quantised values are stored."""
+    return tensor.dtype.startswith("float8") or tensor.dtype in ("int8", "uint8", "int4", "uint4")
+
+
+def quantized_shape(tensor: TensorMeta) -> str:
+    """Return the shape of a tensor, after its dtype if that is a quantised one."""
+    return f"{tensor.dtype} {shape_text(tensor)}" if is_quantized(tensor) else shape_text(tensor)
+
+
+def quantized_in(tensors: Iterable[TensorMeta]) -> str:
+    """Return the dtypes of the quantised weights among tensors."""
+    return ", ".join(sorted({tensor.dtype for tensor in tensors if tensor.param and is_quantized(tensor)}))
+
+
 def facts_of(node: OpNode, inside: Sequence[OpNode] = ()) -> str:
     """Describe a node, one fact per line: operator, module, source line, inputs and outputs."""
     counts = Counter(map(short_name, inside)).most_common()
