@@ -118,6 +118,16 @@ def as_strided(self: Tensor, size: list[int], stride: list[int], storage_offset:
     return flat.reshape(-1)[places]
 
 
+def pad_circular(self: Tensor, pad: list[int]) -> Tensor:
+    """Continue the last dimensions with their own other ends; negative amounts cut them."""
+    value = self
+    for at in range(len(pad) // 2):
+        dim = self.dim() - 1 - at
+        places = torch.arange(-pad[2 * at], self.shape[dim] + pad[2 * at + 1], dtype=torch.int64, device=self.device)
+        value = value.index_select(dim, places.remainder(self.shape[dim]))
+    return value
+
+
 def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     """Count elements in equal bins of a range; without a range, it would depend on the data."""
     if min >= max:
@@ -153,6 +163,7 @@ TORCH_RULES: dict[str, TorchRule] = {
     "transformers.grouped_mm_fallback.default": grouped_mm,
     "aten.masked_scatter.default": masked_scatter,
     "aten.as_strided.default": as_strided,
+    "aten._pad_circular.default": pad_circular,
     "aten.histc.default": histc,
     "aten.isclose.default": is_close,
     "aten.log_sigmoid.default": log_sigmoid,
