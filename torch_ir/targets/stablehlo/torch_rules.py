@@ -118,6 +118,40 @@ def as_strided(self: Tensor, size: list[int], stride: list[int], storage_offset:
     return flat.reshape(-1)[places]
 
 
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    one, other = (each / each.square().sum(dim, keepdim=True).sqrt().clamp(min=eps) for each in (x1, x2))
+    return (one * other).sum(dim)
+
+
+def trilinear(
+    i1: Tensor,
+    i2: Tensor,
+    i3: Tensor,
+    expand1: list[int],
+    expand2: list[int],
+    expand3: list[int],
+    sumdim: list[int],
+    unroll_dim: int = 1,
+) -> Tensor:
+    """Multiply three tensors, with new dimensions at the given places, and sum over others."""
+    parts = []
+    for tensor, places in ((i1, expand1), (i2, expand2), (i3, expand3)):
+        for place in sorted(places):
+            tensor = tensor.unsqueeze(place)
+        parts.append(tensor)
+    return (parts[0] * parts[1] * parts[2]).sum(sumdim)
+
+
+def pad_circular(self: Tensor, pad: list[int]) -> Tensor:
+    """Continue the last dimensions with their own other ends; negative amounts cut them."""
+    value = self
+    for at in range(len(pad) // 2):
+        dim = self.dim() - 1 - at
+        places = torch.arange(-pad[2 * at], self.shape[dim] + pad[2 * at + 1], dtype=torch.int64, device=self.device)
+        value = value.index_select(dim, places.remainder(self.shape[dim]))
+    return value
+
+
 def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     """Count elements in equal bins of a range; without a range, it would depend on the data."""
     if min >= max:
@@ -153,6 +187,9 @@ TORCH_RULES: dict[str, TorchRule] = {
     "transformers.grouped_mm_fallback.default": grouped_mm,
     "aten.masked_scatter.default": masked_scatter,
     "aten.as_strided.default": as_strided,
+    "aten._pad_circular.default": pad_circular,
+    "aten.cosine_similarity.default": cosine_similarity,
+    "aten._trilinear.default": trilinear,
     "aten.histc.default": histc,
     "aten.isclose.default": is_close,
     "aten.log_sigmoid.default": log_sigmoid,
