@@ -223,7 +223,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     path = str(tmp_path / "step.json")
     given = [f"{tmp_path}/net.py:Net", "-i", "6x8", "--target", "i64[6]<4", "--loss", "cross_entropy"]
     assert main(["train-step", *given, "--optimizer", "sgd", "--lr", "0.5", "-o", path]) == 0
-    assert "Net: 15 nodes, 2 weights, 36 parameters" in capsys.readouterr().out
+    assert "Net: 18 nodes, 2 weights, 36 parameters" in capsys.readouterr().out
     assert main(["check", path]) == 0
     model = nn.Linear(8, 4)
     step = IRExecutor(load_ir(path), {f"fc.{key}": value.clone() for key, value in model.state_dict().items()})
