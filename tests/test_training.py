@@ -3,7 +3,6 @@
 import copy
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,62 +13,14 @@ from torch.utils.checkpoint import checkpoint
 
 import catalogue
 from tests.proof import module
-from tests.trained_models import Optimizers, adamw, compare, on_meta, squares
+from tests.trained_models import LABELS, Layer, Optimizers, X, adamw, compare, layers, net, squares
 from torch_ir import (
-    IR,
-    ExportError,
-    GraphError,
     IRExecutor,
-    cost,
     extract_training,
-    load_ir,
-    optimize,
     optimizer_state,
 )
 from torch_ir.errors import TorchIRError
 from torch_ir.training.named_optimizers import named_optimizer
-
-X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
-LABELS = torch.arange(6) % 4
-
-
-class Layer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(8)
-        self.inner = nn.Linear(8, 8)
-        self.dropout = nn.Dropout(0.2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.dropout(F.gelu(self.inner(self.norm(x))))
-
-
-class Net(nn.Module):
-    """Repeated layers, batch norm, dropout, a write in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(8, 8)
-        self.norm = nn.BatchNorm1d(8)
-        self.layers = nn.ModuleList([Layer() for _ in range(3)])
-        self.head = nn.Linear(8, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu_(self.norm(self.first(x)))
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x)
-
-
-def layers() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(*[Layer() for _ in range(3)], nn.Linear(8, 4))
-
-
-def net() -> nn.Module:
-    torch.manual_seed(0)
-    return Net()
-
 
 # -- optimisers -------------------------------------------------------------------------------------------------------
 
@@ -363,113 +314,3 @@ def test_control_flow_is_refused(name: str) -> None:
     entry = catalogue.find(name)
     with pytest.raises(Exception, match=UNTRAINABLE[name]):
         extract_training(entry.build(), entry.inputs(), kwargs=entry.kwargs(), loss=squares, strict=False)
-
-
-# -- graphs, files, passes --------------------------------------------------------------------------------------------
-
-
-def captured(**options: Any) -> IR:
-    model = layers().train().to("meta")
-    options.setdefault("optimizer", torch.optim.AdamW(model.parameters()))
-    return extract_training(
-        model, on_meta((X,)), targets=on_meta((LABELS,)), loss=F.cross_entropy, model_name="Layers", **options
-    )
-
-
-def run_steps(ir: IR, count: int = 2) -> dict[str, Tensor]:
-    step = IRExecutor(ir, {**copy.deepcopy(layers().state_dict()), **optimizer_state(ir)})
-    for seed in range(count):
-        torch.manual_seed(seed)
-        step(X, LABELS)
-    return step.state
-
-
-def test_the_entry_points_and_their_keys() -> None:
-    ir = captured()
-    assert list(ir.functions) == ["forward", "backward"]
-    assert [body.output_tree.keys for body in (*ir.functions.values(), ir)] == [
-        ("outputs", "loss"),
-        ("loss", "gradients"),
-        ("loss",),
-    ]
-    changed = {target.key for target, _ in ir.mutations}
-    assert {"0.inner.weight", "optimizer.step.0.inner.weight", "optimizer.exp_avg.3.bias"} <= changed
-    assert not any((param.key or "").startswith("optimizer.") for param in ir.functions["backward"].params)
-    parts = {node.origin.module.partition(".")[0] for node in ir.nodes}
-    assert parts >= {"0", "backward", "optimizer"}
-    inner = {node.origin.module for node in ir.nodes if node.op_type == "aten.native_layer_norm_backward.default"}
-    assert inner == {"backward.0.norm", "backward.1.norm", "backward.2.norm"}
-
-
-@pytest.mark.parametrize("blocks", ["inline", "function"])
-def test_a_step_from_a_file(tmp_path: Path, blocks: str) -> None:
-    """Save, load with the checks of untrusted files, optimise, run: bit-equal to the captured graph."""
-    ir = captured(blocks=blocks)
-    wanted = run_steps(ir)
-    path = tmp_path / "step.json"
-    ir.save(path)
-    loaded = load_ir(path)
-    assert loaded.to_json() == ir.to_json()
-    assert IR.parse(ir.to_text()).to_text() == ir.to_text()
-    cleaned, _ = optimize(loaded, "clean")
-    assert sum(1 for _ in cleaned.all_nodes()) < sum(1 for _ in ir.all_nodes())
-    for graph in (loaded, cleaned):
-        got = run_steps(graph)
-        assert all(torch.equal(got[key], value) for key, value in wanted.items())
-
-
-def test_backward_costs_twice_its_forward() -> None:
-    """Every linear layer but the first also needs the gradient of its input."""
-    ir = captured()
-    forward, backward = (cost(ir.functions[name]).flops for name in ("forward", "backward"))
-    assert backward == 3 * forward
-
-
-# -- mistakes ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"loss": None}, "the loss must be a tensor with one element, but it is of shape (6, 4); pass loss="),
-        ({"loss": "mean"}, "loss='mean' must be a function of outputs and targets, 'seed', or None"),
-        ({"micro_batches": 4}, "an input of shape (6, 8) cannot be split into 4 micro-batches"),
-        ({"clip_norm": -1.0}, "clip_norm must be positive, not -1.0"),
-        ({"blocks": "fold"}, "blocks='fold' is none of inline, function"),
-        ({"optimizer": "adamw"}, "optimizer must be one of torch.optim"),
-        ({"loss": lambda output, *_: output.detach().sum()}, "the loss does not depend on a parameter"),
-    ],
-)
-def test_what_cannot_be_captured(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(TorchIRError) as raised:
-        extract_training(layers(), (X,), **{"loss": squares, "strict": False, **options})
-    assert message in str(raised.value)
-
-
-def test_optimisers_that_are_refused() -> None:
-    model = layers()
-    for optimizer, message in (
-        (torch.optim.ASGD(model.parameters()), "the state of ASGD does not start as zeros; supported: Adadelta"),
-        (torch.optim.SGD(model.parameters(), momentum=0.9, dampening=0.1), "SGD with dampening treats its first step"),
-        (torch.optim.SGD(nn.Linear(2, 2).parameters()), r"of shape \(2, 2\) that is not one of the model"),
-    ):
-        with pytest.raises(ExportError, match=message):
-            extract_training(model, (X,), loss=squares, optimizer=optimizer, strict=False)
-
-
-def test_a_graph_without_optimiser_state() -> None:
-    ir = captured(optimizer=None)
-    assert ir.model_name == "Layers.backward"
-    del ir.extensions["training"]
-    with pytest.raises(GraphError, match="the graph is not a training step; extract_training makes one"):
-        optimizer_state(ir)
-
-
-def test_the_model_is_left_as_it_was() -> None:
-    model = net()
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    names = [name for name, _ in model.named_modules()]
-    extract_training(model, (X,), loss=squares, optimizer=adamw(model.parameters()), strict=False)
-    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
-    assert [name for name, _ in model.named_modules()] == names
-    assert all(parameter.grad is None for parameter in model.parameters())

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from torch_ir import IR, IRExecutor
@@ -16,6 +17,46 @@ from torch_ir.errors import CaptureWarning
 from torch_ir.training import extract_training, optimizer_state
 
 Optimizers = Callable[[Any], torch.optim.Optimizer]
+X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(6) % 4
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.inner = nn.Linear(8, 8)
+        self.dropout = nn.Dropout(0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.dropout(F.gelu(self.inner(self.norm(x))))
+
+
+class Net(nn.Module):
+    """Repeated layers, batch norm, dropout, a write in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.layers = nn.ModuleList([Layer() for _ in range(3)])
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu_(self.norm(self.first(x)))
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def layers() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*[Layer() for _ in range(3)], nn.Linear(8, 4))
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return Net()
 
 
 def squares(output: Any, *_: Any) -> Tensor:

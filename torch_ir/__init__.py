@@ -102,7 +102,7 @@ if TYPE_CHECKING:
         to_stablehlo,
         to_torch,
     )
-    from torch_ir.training import extract_training, optimizer_state
+    from torch_ir.training import RecomputeReport, extract_training, optimizer_state, recompute
     from torch_ir.verify import (
         BlockReport,
         Divergence,
@@ -149,7 +149,7 @@ _ROOMS = {
         "Contract", "CoverageReport", "Declined", "Layer", "Lowered", "Placeholder", "Target", "bind_onnx", "coverage",
         "describe", "dynamic_shapes_of", "to_mlir", "to_onnx", "to_python", "to_stablehlo", "to_torch",
     ),
-    "training": ("extract_training", "optimizer_state"),
+    "training": ("RecomputeReport", "extract_training", "optimizer_state", "recompute"),
     "verify": (
         "BlockReport", "Divergence", "VerificationReport", "verify_blocks", "verify_ir", "verify_ir_with_state_dict",
     ),
@@ -161,20 +161,20 @@ __all__ = [
     "Contract", "ConversionError", "Cost", "CoverageReport", "Declined", "Diff", "Divergence", "ExecutionError",
     "ExportError", "GraphError", "GuardError", "IRExecutor", "Layer", "Limits", "LocalRanks", "Lowered", "NodeInfo",
     "OpNode", "Pattern", "PipelineError", "PipelineReport", "Placeholder", "QuantizationError", "QuantizationReport",
-    "Recipe", "Rule", "Scheme", "Sensitivity", "SerializationError", "ShardError", "StageRank", "Symbol", "Target",
-    "TensorMeta", "TorchIRError", "VerificationReport", "VersionWarning", "WeightLoadError", "WeightWarning",
-    "__version__", "apply_rules", "bind_onnx", "choose_recipe", "compare_golden", "compile", "convert_exported_program",
-    "cost", "cost_report", "coverage", "describe", "deserialize_ir", "diff", "dynamic_shapes_of", "execute_ir",
-    "explore", "export_model", "extract_ir", "extract_training", "from_fx", "from_protobuf",
-    "generate_op_distribution_pie", "get_conversion_fn", "get_execution_fn", "ir_to_mermaid", "is_pipeline",
-    "list_backends", "list_passes", "list_registered_ops", "liveness", "load_ir", "load_protobuf", "load_weights",
-    "load_weights_pt", "load_weights_safetensors", "meta_init", "movement", "named_pass", "observe_ranges", "op",
-    "open_weights", "optimize", "optimizer_state", "pipeline_report", "quantize", "random_weights", "register_backend",
-    "register_cost", "register_executor", "register_op", "render", "render_pair", "rule", "rule_pass", "run_pipeline",
-    "run_sharded", "save_ir", "save_protobuf", "sends_of", "sensitivity", "serialize_ir", "shard", "split", "stage_of",
-    "subgraph", "to_mlir", "to_model_explorer", "to_onnx", "to_opset", "to_protobuf", "to_python", "to_stablehlo",
-    "to_torch", "transformers_plan", "validate_ir", "verify_blocks", "verify_ir", "verify_ir_with_state_dict",
-    "verify_pipeline", "verify_sharded", "write_golden",
+    "Recipe", "RecomputeReport", "Rule", "Scheme", "Sensitivity", "SerializationError", "ShardError", "StageRank",
+    "Symbol", "Target", "TensorMeta", "TorchIRError", "VerificationReport", "VersionWarning", "WeightLoadError",
+    "WeightWarning", "__version__", "apply_rules", "bind_onnx", "choose_recipe", "compare_golden", "compile",
+    "convert_exported_program", "cost", "cost_report", "coverage", "describe", "deserialize_ir", "diff",
+    "dynamic_shapes_of", "execute_ir", "explore", "export_model", "extract_ir", "extract_training", "from_fx",
+    "from_protobuf", "generate_op_distribution_pie", "get_conversion_fn", "get_execution_fn", "ir_to_mermaid",
+    "is_pipeline", "list_backends", "list_passes", "list_registered_ops", "liveness", "load_ir", "load_protobuf",
+    "load_weights", "load_weights_pt", "load_weights_safetensors", "meta_init", "movement", "named_pass",
+    "observe_ranges", "op", "open_weights", "optimize", "optimizer_state", "pipeline_report", "quantize",
+    "random_weights", "recompute", "register_backend", "register_cost", "register_executor", "register_op", "render",
+    "render_pair", "rule", "rule_pass", "run_pipeline", "run_sharded", "save_ir", "save_protobuf", "sends_of",
+    "sensitivity", "serialize_ir", "shard", "split", "stage_of", "subgraph", "to_mlir", "to_model_explorer", "to_onnx",
+    "to_opset", "to_protobuf", "to_python", "to_stablehlo", "to_torch", "transformers_plan", "validate_ir",
+    "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "verify_pipeline", "verify_sharded", "write_golden",
 ]  # fmt: skip
 
 

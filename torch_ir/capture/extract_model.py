@@ -103,8 +103,7 @@ def extract_training_step(step: nn.Module, call: Call, *, strict: bool) -> IR:
     """Capture a module whose `forward` computes gradients and updates weights, as `torch_ir.training` builds it."""
     with exclusive():
         _check_request(step, call, strict, is_training=True)
-        ways = _ways(step, call, None)
-        request = Request(step, call, None, "record", ways, False, False, is_fast=True, with_gradients=True)
+        request = Request(step, call, None, "record", 1, False, False, is_fast=True, with_gradients=True)
         with autocast_inside(step):
             ir = climb(list(steps(request)), isolated=False, time_limit=TIME_LIMIT)
         refuse_close_integers(ir, torch.get_default_dtype())

@@ -88,6 +88,8 @@ def _check_graph(ir: IR) -> None:
     """Raise PipelineError for graphs that cannot be split."""
     if is_pipeline(ir):
         raise PipelineError("the graph is already a pipeline")
+    if "training" in ir.extensions:
+        raise PipelineError("a training step cannot be split yet; split the graph of its forward entry point")
     for node in ir.all_nodes():
         if writes_in_place(node):
             raise PipelineError(f"{node!r} writes in place, which other stages would not see")

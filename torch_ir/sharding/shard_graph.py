@@ -51,6 +51,8 @@ def shard(
 
 def _axis_of(ir: IR, mesh: Mapping[str, int]) -> tuple[str, int]:
     """Return the new axis and its size."""
+    if "training" in ir.extensions:
+        raise ShardError("a training step cannot be sharded yet; shard the graph of its forward entry point")
     if len(mesh) != 1:
         raise ShardError(f"expected one mesh axis, not {len(mesh)}; shard the result along the next axis")
     (axis, ranks), *_ = mesh.items()

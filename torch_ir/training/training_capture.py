@@ -15,10 +15,9 @@ from torch_ir.ir import IR
 from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.training.optimizer_binding import OptimizerBinding
-from torch_ir.training.training_entries import entry_points
+from torch_ir.training.training_entries import EXTENSION, entry_points
 from torch_ir.training.training_step import OPTIMIZER, SEED, Loss, Options, training_step
 
-EXTENSION = "training"
 _BLOCKS = ("inline", "function")
 
 

@@ -16,6 +16,7 @@ from torch_ir.training.optimizer_binding import RATE
 from torch_ir.training.training_step import OPTIMIZER
 
 FORWARD, STEP = "forward", "step"
+EXTENSION = "training"  # marks graphs with a backward part, and says how their state starts
 _RETURNS = {FORWARD: ("outputs", "loss"), BACKWARD: ("loss", "gradients"), STEP: ("loss", "gradient_norm")}
 _PARTS = {FORWARD: (), BACKWARD: (BACKWARD,), STEP: (BACKWARD, OPTIMIZER)}
 
@@ -31,7 +32,9 @@ def entry_points(recorded: IR, facts: Mapping[str, Any], *, in_blocks: bool) -> 
     if in_blocks:
         graphs = {name: graph.fold_blocks() for name, graph in graphs.items()}
     main = graphs.pop(names[-1])
-    main.extensions["training"] = dict(facts)
+    for name, graph in (*graphs.items(), (STEP, main)):
+        if name != FORWARD:
+            graph.extensions[EXTENSION] = dict(facts)
     taken = next((name for name in graphs if name in main.functions), None)
     if taken is not None:
         raise ExportError(f"a layer class of the model is called {taken!r}, like an entry point")
@@ -53,7 +56,7 @@ class _Entry:
         self._tree = Branch("dict", items, tuple(kept))
         self._outputs = outputs
         parts = ("", *_PARTS[name])
-        later = {tensor for node in recorded.nodes if _part(node) not in parts for tensor in node.outputs}
+        later = {tensor for node in recorded.nodes if part_of(node) not in parts for tensor in node.outputs}
         self._mutations = [(target, value) for target, value in recorded.mutations if value not in later]
         self._nodes = _needed(recorded.nodes, parts, {*outputs, *(value for _, value in self._mutations)})
 
@@ -104,7 +107,7 @@ def _needed(nodes: Sequence[OpNode], parts: Collection[str], wanted: set[TensorM
     """Return the nodes of these parts that compute tensors, or that have effects."""
     kept = []
     for node in reversed(nodes):
-        if _part(node) in parts and (not wanted.isdisjoint(node.outputs) or not is_pure(node)):
+        if part_of(node) in parts and (not wanted.isdisjoint(node.outputs) or not is_pure(node)):
             kept.append(node)
             wanted.update(node.inputs)
     return kept[::-1]
@@ -120,7 +123,7 @@ def _taken(tree: Tree, tensors: Any, found: list[TensorMeta]) -> Tree:
     return tree
 
 
-def _part(node: OpNode) -> str:
+def part_of(node: OpNode) -> str:
     """Return the part of the step that a node belongs to; empty for forward and loss."""
     first = node.origin.module.partition(".")[0]
     return first if first in (BACKWARD, OPTIMIZER) else ""
@@ -128,7 +131,7 @@ def _part(node: OpNode) -> str:
 
 def with_owners(ir: IR) -> None:
     """Write the module of the updated parameter into the origin of each node of the update."""
-    updates = [node for node in ir.nodes if _part(node) == OPTIMIZER]
+    updates = [node for node in ir.nodes if part_of(node) == OPTIMIZER]
     owners = {param: owner for param in ir.params if (owner := _owner(param)) is not None}
     for node in updates:
         found = {owners[tensor] for tensor in node.inputs if tensor in owners}

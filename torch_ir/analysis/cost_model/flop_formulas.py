@@ -90,10 +90,24 @@ def _convolution(node: OpNode) -> Dim:
     return product(*places[: -spatial - 1], *places[-spatial:], *weight)
 
 
+def _convolution_backward(node: OpNode) -> Dim:
+    """As many as the convolution, for each of the gradients of its input and its weight."""
+    weight = _shape(node, "weight", 3)
+    spatial = len(weight) - 2
+    places = _shape(node, "input" if node["transposed"] else "grad_output", spatial + 1)
+    return product(*places[: -spatial - 1], *places[-spatial:], *weight, sum(map(bool, node["output_mask"][:2])))
+
+
 def _attention(node: OpNode) -> Dim:
     """Scores of every query with every key, and the weighted sum of values; heads are those of the query."""
     query, key, value = (_shape(node, name, 2) for name in ("query", "key", "value"))
     return product(*query[:-1], key[-2], total([query[-1], value[-1]]))
+
+
+def _attention_backward(node: OpNode) -> Dim:
+    """Scores again, and the gradients of scores, values, queries and keys."""
+    query, key, value = (_shape(node, name, 2) for name in ("query", "key", "value"))
+    return product(*query[:-1], key[-2], total([product(3, query[-1]), product(2, value[-1])]))
 
 
 def _recurrent(node: OpNode) -> Dim:
@@ -155,6 +169,10 @@ _ATTENTIONS = (
     "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable",
 )  # fmt: skip
+_ATTENTION_BACKWARDS = (
+    "_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_flash_attention_for_cpu_backward",
+    "_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_cudnn_attention_backward",
+)  # fmt: skip
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 FORMULAS: dict[str, Callable[[OpNode], Dim]] = {
     **{f"aten.{name}": _matrices(left) for name, left in _LEFT_OPERAND.items()},
@@ -162,6 +180,8 @@ FORMULAS: dict[str, Callable[[OpNode], Dim]] = {
     **dict.fromkeys(_PACKED, _convolution),
     "mkldnn._linear_pointwise": _matrices("X"),
     **{f"aten.{name}": _attention for name in _ATTENTIONS},
+    **{f"aten.{name}": _attention_backward for name in _ATTENTION_BACKWARDS},
+    "aten.convolution_backward": _convolution_backward,
     **{f"aten.{name}": _recurrent for name in _RECURRENT},
     **{f"aten.{name}_cell": _recurrent_cell for name in _RECURRENT},
     "aten.addbmm": _summed_matrices,
