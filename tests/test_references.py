@@ -1,6 +1,7 @@
 """How Python objects hold others, and what a search for the state of a model finds with that."""
 
 import functools
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_ir.ops.references import ABSENT, cells_of, content_of, held_by
+from torch_ir.ops.references import ABSENT, attribute_tables, cells_of, content_of, held_by
 from torch_ir.verify.reachable import Reachable
 
 
@@ -65,3 +66,40 @@ def test_tensors_that_a_model_reaches() -> None:
     found = {id(tensor) for tensor in Reachable(model).tensors}
     assert found.issuperset(map(id, tensors[1:])), "containers and callables"
     assert id(tensors[0]) in found, "the closure holds the list"
+
+
+class Slotted:
+    __slots__ = ("first", "second")
+    first: Any
+    second: Any
+
+
+def test_slots_are_attributes() -> None:
+    """Those with a value; a table of them can be restored, also in a child that has a dict."""
+    child: Any = type("Child", (Slotted,), {})()
+    child.first, child.other = [1], 2
+    assert list(held_by(child)) == [("other", 2), ("first", [1])]
+    (_, slots) = attribute_tables(child)
+    before = dict(slots)
+    child.second = 3
+    del child.first
+    slots.clear()
+    slots.update(before)
+    assert dict(slots) == before
+    assert not hasattr(child, "second")
+
+
+def test_keys_and_weak_references_are_held() -> None:
+    key = Counter[str]()
+    other = torch.nn.Module()
+    assert ("a key", other) in list(held_by({other: 1}))
+    assert ("its object", other) in list(held_by(weakref.ref(other)))
+    assert list(held_by({"a": key})) == [("a", key)]
+
+
+def test_verification_restores_slots() -> None:
+    held = Slotted()
+    held.first = torch.zeros(2)
+    found = Reachable([held])
+    assert [dict(table) for table in found.tables if not isinstance(table, dict)] == [{"first": held.first}]
+    assert id(held.first) in {id(tensor) for tensor in found.tensors}

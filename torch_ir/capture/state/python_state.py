@@ -31,7 +31,7 @@ from torch import nn
 from torch_ir.capture.program.provenance import is_users, is_users_module
 from torch_ir.capture.state.reached_code import functions_of, methods_of, names_in, uses_of
 from torch_ir.capture.walk import walk
-from torch_ir.ops.references import ABSENT, TABLES, attribute_tables, cells_of, content_of, held_by
+from torch_ir.ops.references import ABSENT, CONTAINERS, TABLES, attribute_tables, cells_of, content_of, held_by
 from torch_ir.ops.torch_internals import MODULE_TABLES, buffer_table, parameter_table
 
 _PLAIN = frozenset(
@@ -87,6 +87,7 @@ class PythonState:
         self.opaque: list[_Path] = []  # holders of state that cannot be copied
         self._namespaces: list[tuple[_Path, Any, Any]] = []  # globals that are read by globals(); the environment
         self._flags: list[tuple[_Path, _Flag, torch.Tensor, bool]] = []
+        self._attributes: list[Table] = []  # of weights; most have none
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._kinds: dict[type, None] = {}  # of objects
         paths: dict[nn.Module, str] = {}
@@ -134,6 +135,7 @@ class PythonState:
     def changed_tables(self) -> list[Table]:
         """Return the dicts that changed, with their paths and the copies made before."""
         changed = [entry for entry in self._tables if not _is_same(*entry[1:])]
+        changed += [entry for entry in self._attributes if (entry[1] or entry[2]) and not _is_same(*entry[1:])]
         if any(self._empty):
             filled = {id(table) for table in self._empty if table}
             for where, _, attributes in self._tables:
@@ -186,9 +188,10 @@ class PythonState:
         self._slots.update((id(parameter_table(module)), id(buffer_table(module))))
         for name, weight in parameter_table(module).items():
             if weight is not None and isinstance(parameter_table(module), dict):
-                self._flags.append(((*where, name), _Flag(parameter_table(module), name), weight, weight.requires_grad))
+                path_of = (*where, name)
+                self._flags.append((path_of, _Flag(parameter_table(module), name), weight, weight.requires_grad))
                 if type(weight) in _PLAIN_TENSORS:
-                    self._tables.append(((*where, name), vars(weight), vars(weight).copy()))
+                    self._attributes.append((path_of, vars(weight), vars(weight).copy() if vars(weight) else {}))
 
     def _see(self, value: Any, path: _Path) -> None:
         kind = type(value)
@@ -202,6 +205,8 @@ class PythonState:
             return
         if kind in TABLES:
             self._tables.append((path, value, value.copy()))
+        elif kind in CONTAINERS:
+            self._contents.append((path, value, value.copy()))
         elif isinstance(value, _BUILT_IN):
             self._contents.append((path, value, _content(value)))
             self._tables += [(path, table, dict(table)) for table in attribute_tables(value)]
@@ -332,6 +337,8 @@ def _key(key: Any) -> str:
 
 
 def _content(held: Any) -> Any:
+    if type(held) in CONTAINERS:
+        return held.copy()
     if isinstance(held, CellType):
         return content_of(held)
     if isinstance(held, random.Random):
