@@ -1,9 +1,7 @@
 """`quantize`: weights and activations are rounded as plain torch rounds them, and stay quantised to the end."""
 
 import json
-import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from torch_ir import (
     Recipe,
     Scheme,
     TensorMeta,
-    choose_recipe,
     movement,
     observe_ranges,
     quantize,
@@ -450,76 +447,3 @@ def test_commands(
         capsys, "quantize", common[0], "--recipe", "int8", "--layer", "lst=float"
     )
     assert "--weights and --sample" in failure(capsys, "quantize", common[0], "--recipe", "w8a8", "--sample", "@0.npz")
-
-
-def test_float_weights_are_let_go() -> None:
-    """The executor keeps quantised weights, not the float weights that they were computed from."""
-    model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.ReLU(), nn.Linear(64, 8)).eval()
-    ir = torch_ir.extract_ir(model, (torch.randn(2, 64),), strict=False)
-    quantized, _ = torch_ir.quantize(ir, {"2": None, "*": "int8"})
-    weights = {key: value.detach().clone() for key, value in model.state_dict().items()}
-    held = {key: weakref.ref(value) for key, value in weights.items()}
-    executor = torch_ir.IRExecutor(quantized, weights)
-    expected = executor(torch.ones(2, 64))
-    del weights
-    assert {key for key, value in held.items() if value() is None} >= {"0.weight"}
-    assert set(executor.state) == {"2.weight", "2.bias"}
-    assert torch.equal(executor(torch.ones(2, 64)), expected)
-
-
-@pytest.mark.parametrize("is_misled", [False, True])
-def test_a_chosen_recipe_is_never_worse_than_one_scheme(is_misled: bool) -> None:
-    """Candidates are run: even if the sensitivity is wrong, the result is at least as good as a scheme that fits."""
-    torch.manual_seed(0)
-    model = nn.Sequential(*(each for _ in range(4) for each in (nn.Linear(64, 64), nn.GELU()))).eval()
-    with torch.no_grad():
-        for at, layer in enumerate(model[::2]):
-            layer.weight *= torch.exp(at * torch.randn(64, 1) / 2)
-    inputs = [(torch.randn(8, 64),) for _ in range(2)]
-    ir = torch_ir.extract_ir(model, inputs[0], strict=False)
-    found = sensitivity(ir, model, inputs, ["int4", "int4-g32", "int8"])
-    if is_misled:
-        rows = [replace(row, movement=replace(row.movement, noise=1 / row.movement.noise)) for row in found.rows]
-        found = replace(found, rows=rows)
-    uniform, report = quantize(ir, "int4-g32")
-    chosen = choose_recipe(ir, model, inputs, found, report.bytes_after)
-    best = movement(ir, uniform, model, inputs)
-    assert chosen.report.bytes_after <= report.bytes_after
-    assert chosen.movement.sqnr >= best.sqnr
-    assert chosen.is_uniform or chosen.movement.sqnr > best.sqnr
-    if is_misled:
-        mix, _ = quantize(ir, found.recipe(report.bytes_after))
-        assert movement(ir, mix, model, inputs).sqnr < best.sqnr  # what would have been returned
-    with pytest.raises(QuantizationError, match="too small"):
-        choose_recipe(ir, model, inputs, found, 100)
-
-
-@pytest.mark.parametrize("shape", [(4, 16), (2, 4, 16)])
-def test_onnx_runtime_multiplies_integers(shape: tuple[int, ...], tmp_path: Path) -> None:
-    """A quantised layer with a float bias gets the integer kernel, not a float product of restored values."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    onnx = pytest.importorskip("onnx")
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)).eval()
-    inputs = [(torch.randn(shape),) for _ in range(2)]
-    ir = torch_ir.extract_ir(model, inputs[0], strict=False)
-    quantized, _ = quantize(ir, "w8a8", ranges=observe_ranges(ir, model, inputs))
-    torch_ir.to_onnx(quantized, tmp_path / "model.onnx", model)
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath, options.log_severity_level = str(tmp_path / "seen.onnx"), 3
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", options, providers=["CPUExecutionProvider"])
-    operators = [node.op_type for node in onnx.load(tmp_path / "seen.onnx").graph.node]
-    assert sum(operators.count(kernel) for kernel in ("MatMulIntegerToFloat", "QGemm")) == 2
-    assert not {"Gemm", "MatMul", "DequantizeLinear"} & set(operators)
-    (got,) = session.run(None, {session.get_inputs()[0].name: inputs[0][0].numpy()})
-    torch.testing.assert_close(torch.from_numpy(got), IRExecutor(quantized, model)(*inputs[0]), atol=2e-2, rtol=0)
-
-
-def test_pictures_show_quantised_dtypes() -> None:
-    """A quantised value has its dtype beside its shape; others have only their shape."""
-    model = nn.Sequential(nn.Linear(16, 8)).eval()
-    ir = torch_ir.extract_ir(model, (torch.randn(2, 16),), strict=False)
-    quantized, _ = quantize(ir, "int8")
-    picture = torch_ir.ir_to_mermaid(quantized)
-    assert "int8 8x16" in picture
-    assert "float32" not in picture
