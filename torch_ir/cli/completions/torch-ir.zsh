@@ -14,7 +14,7 @@ _shtab_torch_ir_commands() {
     check:'Check an IR file against the rules of the format.'
     compare:'Compare the dumps of another runtime with a golden pack.'
     completion:'Print a completion script for your shell.'
-    convert:'Write an IR file as JSON, protobuf or text, as ONNX, MLIR, Python or .pt2.'
+    convert:'Write an IR file as JSON, protobuf or text, as ONNX, MLIR, StableHLO, Python or .pt2.'
     cost:'Report the cost of an IR file: FLOPs, bytes, memory, time.'
     coverage:'Report how much of an IR file a target can run.'
     diff:'Compare two IR files node by node, ignoring names, with costs.'
@@ -114,9 +114,9 @@ _shtab_torch_ir_convert_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
   "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
-  {-o,--output}"[the file to write\: .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .py, .pt2]:FILE:_files"
+  {-o,--output}"[the file to write\: .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .stablehlo.mlir, .py, .pt2]:FILE:_files"
   {-w,--weights}"[weights to put into .onnx (default\: none) or .pt2\; or \`random\`]:FILE:_files"
-  "--functions[functions to keep in .onnx and .mlir\: none, blocks (the default), or all, with fused operators]:WHICH:(none blocks all)"
+  "--functions[functions to keep in .onnx and .mlir files\: none, blocks (the default), or all, with fused operators]:WHICH:(none blocks all)"
   "--json[print JSON]"
   ":an IR file\: protobuf (.pb, .binpb), JSON, gzipped JSON or text:_files"
 )
