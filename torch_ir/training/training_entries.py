@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch_ir.capture.naming.gradient_places import BACKWARD
@@ -58,7 +59,9 @@ class _Entry:
         parts = ("", *_PARTS[name])
         later = {tensor for node in recorded.nodes if part_of(node) not in parts for tensor in node.outputs}
         self._mutations = [(target, value) for target, value in recorded.mutations if value not in later]
-        self._nodes = _needed(recorded.nodes, parts, {*outputs, *(value for _, value in self._mutations)})
+        sizes = {symbol.tensor for symbol in recorded.symbols.values() if symbol.tensor is not None}
+        changed = (value for _, value in self._mutations)
+        self._nodes = _needed(recorded.nodes, parts, {*outputs, *changed, *sizes})
 
     def graph(self, *, is_last: bool) -> IR:
         """Return the graph: a copy, or the recording itself if no other entry point follows."""
@@ -68,8 +71,8 @@ class _Entry:
         used = {path for module in {node.origin.module for node in self._nodes} for path in modules_around(module)}
         modules = {path: kind for path, kind in recorded.modules.items() if path in used}
         name = recorded.model_name if self._name == STEP else f"{recorded.model_name}.{self._name}"
+        kept = set(self._nodes)
         if is_last:
-            kept = set(self._nodes)
             for node in recorded.nodes:
                 if node not in kept:
                     node.inputs = ()
@@ -92,6 +95,11 @@ class _Entry:
             params=map(copied, params),
             mutations=[(copied(target), copied(value)) for target, value in self._mutations],
             functions={ref: recorded.functions[ref].clone() for ref in called_by(self._nodes)},
+            symbols=[
+                replace(symbol, tensor=symbol.tensor and copied(symbol.tensor))
+                for symbol in recorded.symbols.values()
+                if symbol.tensor is None or symbol.tensor.producer is None or symbol.tensor.producer in kept
+            ],
             constraints=recorded.constraints,
             input_tree=recorded.input_tree,
             output_tree=self._tree,

@@ -26,7 +26,8 @@ class GradientPlaces:
             if scope is not outer:  # a module runs inside backward: recomputation
                 scope = self._mirror(scope, outer)
             else:
-                noted, line = self._places.get(running_autograd_number() or -1, (None, line))
+                number = running_autograd_number()  # None outside of any call, as for the seed
+                noted, line = self._places.get(-1 if number is None else number, (None, line))
                 return self._mirror(noted, outer), line
         self._places.setdefault(next_autograd_number() - 1, (scope, line))  # autograd counts before the call
         return scope, line
