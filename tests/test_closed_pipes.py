@@ -44,6 +44,7 @@ ops = ["aten.relu", "aten.linear"]
 SHOWN = {
     "extract": ["net.py:Net", "-i", "1x8", "-o", "extracted.json"],
     "llm": ["llm.json"],
+    "train-step": ["net.py:Net", "-i", "2x8", "--target", "2x8", "--loss", "mse_loss", "-o", "step.json"],
     "info": ["net.json"],
     "ops": ["net.json", "--json"],
     "draw": ["net.json"],

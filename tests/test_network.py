@@ -50,6 +50,7 @@ completion bash
 _SLOW_COMMANDS = """
 extract net.py:make --input 2x4 -o model.json
 llm hf:gpt2?n_layer=1&n_embd=16&n_head=2&vocab_size=32 -o llm.json
+train-step net.py:make --input 2x4 --target 2x4 --loss mse_loss -o step.json
 bench model.json --repeat 1 --against onednn,onnxruntime,openvino,inductor,iree
 sweep models.txt -o results --steps extract,cost
 doctor
