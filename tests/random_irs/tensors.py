@@ -7,7 +7,7 @@ from tests.random_irs.draws import Draw
 from torch_ir.ir import Dim, Param, TensorMeta
 from torch_ir.ir.graph.attr_types import DTYPES
 from torch_ir.ir.graph.constant_data import TensorData
-from torch_ir.ir.graph.tensor import PARAM_KINDS
+from torch_ir.ir.graph.tensor import INDEX, PARAM_KINDS, STACK
 from torch_ir.ops.torch_types import TORCH_DTYPES
 
 _TAME = ("float32", "float32", "float32", "float64", "bfloat16", "float16", "int64", "int64", "int32", "uint8", "bool",
@@ -53,6 +53,9 @@ class Tensors:
             made = self.any(name)
         else:
             made = TensorMeta(name, data.shape, data.dtype, placement=self._placement(len(data.shape)))
+        if kind == STACK:  # one key, with a mark for the number of a member
+            is_stack = data is None and bool(made.shape) and made.shape[0] in range(1, 1000)
+            kind, keys = (kind, [f"{keys[0].replace(INDEX, '_')[:-1]}{INDEX}"]) if is_stack else ("parameter", keys)
         made.param = Param(tuple(keys), kind, data)
         return made
 

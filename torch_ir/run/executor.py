@@ -101,7 +101,7 @@ class IRExecutor:
         kept = crossing(once, every, ir)
         given = [*ir.graph_inputs, *ir.params, *kept]
         read = {tensor for node in (*every, ir.returns) for tensor in node.inputs} | {each for each, _ in ir.mutations}
-        self._is_kept = [param in read or not param.consumers for param in ir.params]
+        self._is_kept = [self._watch is not None or param in read or not param.consumers for param in ir.params]
         self._lazy = lazy
         device = self.device.type if self.device else ir.device.partition(":")[0]
         self._memory = MemoryCheck(ir, self.limits, streamed=lazy, device=device)
@@ -144,7 +144,10 @@ class IRExecutor:
 
     @property
     def state(self) -> dict[str, torch.Tensor]:
-        """The current weights by key, except those that only the prologue reads; streamed ones are read."""
+        """The current weights by key; streamed ones are read.
+
+        Those that only the prologue reads are not there, unless the executor is watched.
+        """
         values = zip(self.ir.params, self._params or [], strict=False)
         return {param.key or param.name: loaded(value, self.device) for param, value in values if value is not None}
 

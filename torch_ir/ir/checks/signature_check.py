@@ -38,8 +38,6 @@ def _check_params(ir: IR, context: CheckContext, outer: IR | None) -> None:
         if param is None or not param.keys or param.kind not in PARAM_KINDS:
             message = f"weight {tensor!r:.200} has no key or an unknown kind"
             raise GraphError(message, f"$.params.{tensor.name}.kind", rule="R5")
-        if param.kind == STACK:
-            _check_stack(tensor, param.keys)
         for index, key in enumerate(param.keys):
             if not is_line(key, context.limits.name_length):
                 path = _key_path(ir, number, index, outer)
@@ -48,6 +46,8 @@ def _check_params(ir: IR, context: CheckContext, outer: IR | None) -> None:
                 message = f"{tensor!r:.200} and {owners[key]!r:.200} both hold the weight {key!r:.80}"
                 raise GraphError(message, _key_path(ir, number, index, outer), rule="R8")
             owners[key] = tensor
+        if param.kind == STACK:
+            _check_stack(tensor, param.keys)
         if param.data is not None and (param.data.shape, param.data.dtype) != (tensor.shape, tensor.dtype):
             message = f"{tensor!r:.200} holds values of {param.data.dtype}{list(param.data.shape)!r:.200}"
             raise GraphError(message, f"$.constants.{param.keys[0]:.200}", rule="R7")
