@@ -4,6 +4,7 @@ Each model keeps a table of its own making somewhere outside of itself. The orac
 freshly built state (every cache empty), plain eager.
 """
 
+import ctypes
 import functools
 import gc
 import itertools
@@ -389,15 +390,16 @@ def test_a_tensor_of_an_earlier_capture_is_refused() -> None:
         __slots__ = ("tensor",)
 
     slot = Slotted()
+    address = id(slot)  # no name in forward leads to the object
 
     class Slotting(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            slot.tensor = x.cos()
+            ctypes.cast(address, ctypes.py_object).value.tensor = x.cos()
             return x.sin()
 
     class Reading(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * slot.tensor
+            return x * ctypes.cast(address, ctypes.py_object).value.tensor
 
     blank = torch.empty(3, device="meta")
     torch_ir.extract_ir(Keeping().eval(), (blank,))

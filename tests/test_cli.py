@@ -205,7 +205,11 @@ def test_an_instance_and_weights_from_a_file(here, capsys):
         (["net.py:Nett"], "net.py has no 'Nett'; did you mean 'Net'?"),
         (["nett.py:Net"], "no such file: nett.py"),
         (["nett.models:Net"], "no module named 'nett'; for a file, write nett/models.py:..."),
-        (["net.py"], "'net.py' does not name a model; write package.module:Class or file.py:Class"),
+        (
+            ["net.py"],
+            "'net.py' does not name a model; write package.module:Class or file.py:Class; net.py has Net, Other, "
+            "broken, number",
+        ),
         (
             ["bad_import:Net"],
             "importing bad_import failed: ModuleNotFoundError: No module named 'not_there' (bad_import.py:1)",

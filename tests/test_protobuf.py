@@ -362,7 +362,8 @@ def test_convert_there_and_back(
     assert main(["convert", "bad.pb", "-o", "m.json"]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert (
-        lines[0] == "torch-ir: error: m.tflite must end in .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .py or .pt2"
+        lines[0] == "torch-ir: error: m.tflite must end in .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, "
+        ".stablehlo.mlir, .py or .pt2"
     )
     assert lines[1] == "torch-ir: error: cannot read none.pb: No such file or directory"
     assert lines[2].startswith("torch-ir: error: bad.pb is JSON, but not a torch-ir graph: it has no 'format'")

@@ -251,12 +251,12 @@ def _(model: Any) -> None:
     model.graph.weights[1].tensor.name = "p_w"
 
 
-@refused("$.params.p_w.kind: 'unknown' is not one of parameter, buffer, temporary, constant", "R5")
+@refused("$.params.p_w.kind: 'unknown' is not one of parameter, buffer, stack, temporary, constant", "R5")
 def _(model: Any) -> None:
     model.graph.weights[0].ClearField("kind")
 
 
-@refused("$.params.p_w.kind: '77' is not one of parameter, buffer, temporary, constant", "R5")
+@refused("$.params.p_w.kind: '77' is not one of parameter, buffer, stack, temporary, constant", "R5")
 def _(model: Any) -> None:
     model.graph.weights[0].MergeFromString(b"\x18\x4d")
 

@@ -54,7 +54,7 @@ def _check_dot(text: str) -> None:
         raise LeakError(f"DOT has a tag {found[0]!r}")
     graph = pygraphviz.AGraph(string=text)
     for name in graph.nodes():
-        if not re.fullmatch(r"(input|op|w|output|note|frame|column|in|out)_?\w*", name, re.ASCII):
+        if not re.fullmatch(r"(input|op|w|output|update|note|frame|column|in|out)_?\w*", name, re.ASCII):
             raise LeakError(f"DOT has a node {name!r}")
         for key in ("URL", "href", "tooltip", "image"):
             if graph.get_node(name).attr[key]:

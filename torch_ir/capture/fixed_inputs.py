@@ -32,6 +32,8 @@ def with_fixed(model: nn.Module, call: Call, fixed: Mapping[str, Any]) -> FixedC
 
     A missing one is the next positional argument, or a keyword.
     """
+    if not fixed:
+        return FixedCall(call, ())
     args, kwargs = list(call[0]), dict(call[1])
     parameters = inspect.signature(model.forward).parameters
     takes_more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -89,7 +91,7 @@ def guard_inputs(ir: IR, fixed: Mapping[str, torch.Tensor]) -> None:
                 FIXED_VALUE,
                 [tensor, expected],
                 [],
-                {"name": tensor.name},
+                {"place": tensor.name},
                 args=["value", "expected"],
             )
             guards.append(guard)

@@ -2,7 +2,7 @@
 
 torch_ir.decision.default(value=gt, assumed=True, place="model.py:12")
 torch_ir.fixed_shape.default(value=nonzero, shape=[5, 2], place="model.py:14")
-torch_ir.fixed_value.default(value=grid, expected=fixed_grid, name="grid")
+torch_ir.fixed_value.default(value=grid, expected=fixed_grid, place="grid")
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OFFSET = " (storage_offset)"  # suffix of `IR.fixed_layout` if the line reads th
 _library: Any = torch.library.Library("torch_ir", "DEF")  # type: ignore[no-untyped-call]  # torch does not annotate it
 _library.define("decision(Tensor value, Scalar assumed, str place) -> ()")
 _library.define("fixed_shape(Tensor value, int[] shape, str place) -> ()")
-_library.define("fixed_value(Tensor value, Tensor expected, str name) -> ()")
+_library.define("fixed_value(Tensor value, Tensor expected, str place) -> ()")
 _MOST_SHOWN = 12  # elements of a tensor in a message
 
 
@@ -55,10 +55,10 @@ def _fixed_shape(value: torch.Tensor, shape: Sequence[int], place: str) -> None:
 
 
 @torch.library.impl(_library, "fixed_value", "CompositeExplicitAutograd")
-def _fixed_value(value: torch.Tensor, expected: torch.Tensor, name: str) -> None:
+def _fixed_value(value: torch.Tensor, expected: torch.Tensor, place: str) -> None:
     if not torch.equal(value, expected):
         values = f"{_shown(expected)}, not for {_shown(value)}"
-        raise GuardError(f"the graph is only for {name} = {values}; capture with fixed= for other values")
+        raise GuardError(f"the graph is only for {place} = {values}; capture with fixed= for other values")
 
 
 def _shown(tensor: torch.Tensor) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch_ir.errors import QuantizationError
 from torch_ir.ir import IR, Limits
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.quantization.layer_choices import Ranges
 from torch_ir.quantization.layer_sensitivity import Movement, Sensitivity, movement
 from torch_ir.quantization.quantize_graph import quantize
@@ -41,6 +42,7 @@ def choose_recipe(
     The candidates are `found.recipe(budget)`, for which the noise of layers is assumed to add up, and each scheme of
     `found` for all layers, if it fits. So the result is never worse on these inputs than a scheme for all layers.
     """
+    require_graph(ir, "choose_recipe")
     values = list(inputs)
     if not values:
         raise QuantizationError("choose_recipe needs at least one input")

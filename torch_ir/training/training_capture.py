@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch_ir.capture.extract_model import extract_training_step
 from torch_ir.errors import ExportError, GraphError
 from torch_ir.ir import IR
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.training.optimizer_binding import OptimizerBinding
@@ -82,6 +83,7 @@ def _check(
 
 def optimizer_state(ir: IR) -> dict[str, Tensor]:
     """Return the state of the optimiser before the first step, by the keys of the graph."""
+    require_graph(ir, "optimizer_state")
     facts = ir.extensions.get(EXTENSION)
     if facts is None:
         raise GraphError("the graph is not a training step; extract_training makes one")

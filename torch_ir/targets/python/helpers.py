@@ -94,10 +94,10 @@ def fixed_shape(value, shape, place):
         raise ValueError(f"{place}: the model was captured for the shape {shape}, but here it is {value.shape}")
 ''',
     "fixed_value": '''
-def fixed_value(value, expected, name):
+def fixed_value(value, expected, place):
     """Raise ValueError if an input differs from the value that it was fixed to."""
     if not torch.equal(value, expected):
-        raise ValueError(f"the model was captured for {name} = {expected.tolist()}, but here it is {value.tolist()}")
+        raise ValueError(f"the model was captured for {place} = {expected.tolist()}, but here it is {value.tolist()}")
 ''',
     "constant": '''
 def constant(raw, dtype, shape):
