@@ -90,9 +90,9 @@ def _ignored(message: Any) -> Iterator[None]:
 
 @contextmanager
 def no_warning_of_threads() -> Iterator[None]:
-    """Suppress Python's warning about forking a process with several threads."""
+    """Suppress the warnings of Python and of JAX about forking a process with several threads."""
     outer = _here.held
-    with exclusive(), _ignored(_MessageHere(".*multi-threaded.*")):
+    with exclusive(), _ignored(_MessageHere(".*multi-?threaded.*")):
         _here.held = outer or io.StringIO()
         try:
             yield
