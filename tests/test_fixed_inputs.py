@@ -12,7 +12,19 @@ import transformers
 from torch import nn
 
 from tests.command_line import command
-from torch_ir import CaptureWarning, ExportError, GuardError, execute_ir, extract_ir, load_ir, optimize, to_python
+from torch_ir import (
+    CaptureWarning,
+    ConversionError,
+    ExportError,
+    GuardError,
+    compile,
+    execute_ir,
+    extract_ir,
+    load_ir,
+    optimize,
+    to_onnx,
+    to_python,
+)
 from torch_ir import verify_ir_with_state_dict as verify
 
 GRID = torch.tensor([[1, 4, 4], [1, 4, 8]])
@@ -202,3 +214,15 @@ def test_command_line(tmp_path: Path) -> None:
     ):
         done = command(*words, "--input", "lengths=i64[3]", "--fixed", option, folder=tmp_path)
         assert (done.returncode, done.stderr.splitlines()) == (1, [f"torch-ir: error: {message}"])
+
+
+def test_without_its_guard_a_graph_becomes_onnx(tmp_path: Path) -> None:
+    """ONNX has no checks: with the guard, the graph is refused by name."""
+    with torch.device("meta"):
+        ir = extract_ir(Pieces().eval(), (torch.empty(6, 4),), fixed={"lengths": torch.tensor([1, 3, 2], device="cpu")})
+    with pytest.raises(ConversionError, match=r"torch_ir\.fixed_value\.default"):
+        to_onnx(ir, tmp_path / "pieces.onnx")
+    ir.erase(ir.node("fixed_value"))
+    model, x, lengths = Pieces().eval(), torch.randn(6, 4), torch.tensor([1, 3, 2])
+    run = compile(ir, model.state_dict(), backend="onnxruntime")
+    torch.testing.assert_close(run(x, lengths), model(x, lengths))
