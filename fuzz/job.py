@@ -15,7 +15,7 @@ from fuzz.targets import COUNT, CURRENT, FOLDER, REGRESSIONS, TARGETS
 _WORD = re.compile(rb'"[^"\\\n]{1,40}"|[A-Za-z_$][\w.$]{1,40}')
 _COVERAGE = re.compile(r"cov: (\d+)")
 _PEAK = re.compile(r"rss: (\d+)Mb")
-_TIMEOUT = 10  # seconds for one input
+_TIMEOUT = 120  # seconds of wall time for one input, in case it waits for ever; computing has a limit of its own
 _LEAST = 15  # seconds of a run: importing torch takes some of them
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import random
+import signal
 import sys
 
 import atheris
@@ -17,6 +18,8 @@ with atheris.instrument_imports(
     from fuzz.targets import COUNT, CURRENT, TARGETS
 
 from tests.damage.kinds import KINDS, damaged
+
+_SECONDS = 30  # of computing in this process, for one input
 
 
 def main() -> None:
@@ -42,6 +45,7 @@ def main() -> None:
         done += 1
         os.pwrite(count, done.to_bytes(8, "little"), 0)
         current.write_bytes(data)  # for a crash that ends the process at once
+        signal.setitimer(signal.ITIMER_PROF, _SECONDS)  # a busy machine does not use it up
         try:
             target.check(data)
         except BaseException:  # libFuzzer keeps it as well, but not when other libraries end badly
@@ -49,6 +53,7 @@ def main() -> None:
             (job.crashes / f"crash-{hashlib.sha1(data).hexdigest()}").write_bytes(data)
             raise
 
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process
     atheris.Setup(sys.argv, check, custom_mutator=mutate)
     atheris.Fuzz()
 

@@ -54,6 +54,17 @@ def test_a_node_that_lies_is_named() -> None:
     assert (node.name, why) == ("t", "makes float32[3, 2], but the graph says float32[2, 3]")
 
 
+def test_a_search_that_ends_early_leaves_nothing_behind() -> None:
+    """A graph that is analysed afterwards is not taken for a function of the first one, whose sizes it cannot read."""
+    inner = small("y: float32[2, 3]", t="aten.t.default(y)")
+    inner.nodes[0].output.shape = (2, 3)
+    x = TensorMeta("x", ("seq", 3), "float32")
+    outer = IR([], [x], [x], symbols=[Symbol("seq", 2, 64, x, 0)], functions={"body": inner})
+    wrong = wrong_shapes(outer)
+    assert next(wrong)[0].name == "t"  # and the search stays where it is
+    assert points_of(small("z: float32[2, 3]", t="aten.t.default(z)")) == ()
+
+
 def test_arguments_that_do_not_go_together_are_refused() -> None:
     """In one sentence, with torch's reason."""
     shapes = Shapes(small("x: float32[2, 3]", t="aten.t.default(x)"))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Generator, Iterator
-from contextlib import closing
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch_ir.analysis.shapes.inference import Shapes
-from torch_ir.analysis.shapes.open_sizes import inside
 from torch_ir.errors import GraphError, SerializationError, VersionWarning
 from torch_ir.ir import IR, Limits, OpNode
 from torch_ir.ir.graph.given_graph import require_graph
@@ -50,18 +48,17 @@ def validate_ir(ir: IR, limits: Limits = Limits(), *, trusted: bool = False) -> 
     return True
 
 
-def refuse(errors: Generator[SerializationError, None, None], report: Report) -> None:
+def refuse(errors: Iterator[SerializationError], report: Report) -> None:
     """Raise the first of the errors; without any, warn about operators that another version of torch changed."""
-    with closing(errors):
-        for error in errors:
-            raise error
+    for error in errors:
+        raise error
     if report.changes and report.changes.found:
         warnings.warn(VersionWarning(str(report.changes)), stacklevel=3)
 
 
 def examine(
     ir: IR, report: Report, limits: Limits = Limits(), *, trusted: bool = False
-) -> Generator[SerializationError, None, None]:
+) -> Iterator[SerializationError]:
     """Yield every violation, in order, and fill the report."""
     try:
         ir.check(limits)
@@ -71,13 +68,13 @@ def examine(
         yield from examine_operators(ir, report, trusted=trusted)
 
 
-def examine_operators(ir: IR, report: Report, *, trusted: bool = False) -> Generator[SerializationError, None, None]:
+def examine_operators(ir: IR, report: Report, *, trusted: bool = False) -> Iterator[SerializationError]:
     """Yield the violations of a graph whose structure was already checked."""
     report.changes = Changes(ir)
     operators = Operators(report.changes)
     is_named = all(node.has_named_args for node in ir.all_nodes())  # otherwise a copy gets names
-    for place, graph in _graphs(ir if is_named else ir.clone(), "$"):
-        judge = _Judge(graph, operators, report.changes, trusted)
+    for place, graph, around in _graphs(ir if is_named else ir.clone(), "$"):
+        judge = _Judge(None if trusted else Shapes(graph, around), operators, report.changes)
         for index, node in enumerate(graph.nodes):
             try:
                 report.count(node, judge.verdict(node))
@@ -88,22 +85,21 @@ def examine_operators(ir: IR, report: Report, *, trusted: bool = False) -> Gener
                 yield SerializationError.of(wrong, f"{place}.nodes[{index}]")
 
 
-def _graphs(ir: IR, place: str) -> Iterator[tuple[str, IR]]:
-    """Yield a graph and its functions, each with its JSON path, with the symbols in scope."""
-    yield place, ir
-    with inside(ir):
-        for name, body in ir.functions.items():
-            yield from _graphs(body, f"{place}.functions.{name}")
+def _graphs(ir: IR, place: str, around: Sequence[IR] = ()) -> Iterator[tuple[str, IR, Sequence[IR]]]:
+    """Yield a graph and its functions, each with its JSON path and the graphs around it."""
+    yield place, ir, around
+    for name, body in ir.functions.items():
+        yield from _graphs(body, f"{place}.functions.{name}", (*around, ir))
 
 
 class _Judge:
     """Verdicts on the nodes of one graph, memoised by form."""
 
-    def __init__(self, ir: IR, operators: Operators, changes: Changes, trusted: bool) -> None:
+    def __init__(self, shapes: Shapes | None, operators: Operators, changes: Changes) -> None:
         self.writes = False  # whether any node writes in place
         self._operators = operators
         self._changes = changes
-        self._shapes = None if trusted else Shapes(ir)
+        self._shapes = shapes  # None for a trusted graph
         self._known: dict[Any, str] = {}
 
     def verdict(self, node: OpNode) -> str:

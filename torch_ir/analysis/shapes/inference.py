@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from torch_ir.analysis.dependencies.slices import names_of
-from torch_ir.analysis.shapes.open_sizes import Points, decided_by_data, expressed, inside, points_of, products
+from torch_ir.analysis.shapes.open_sizes import Points, decided_by_data, enclosing, expressed, points_of, products
 from torch_ir.analysis.shapes.shape_rules import Made, call_rule
 from torch_ir.analysis.shapes.shape_worker import WORKER
 from torch_ir.errors import ExpressionError, ShapeError
@@ -33,12 +33,13 @@ _NUMBERS: Points = ({},)  # without open sizes, one call suffices
 
 
 class Shapes:
-    """Shape inference for the tensors of one graph."""
+    """Shape inference for the tensors of one graph; a function also reads the sizes of the graphs `around` it."""
 
     known: ClassVar[dict[Any, list[Made] | str]] = {}
 
-    def __init__(self, ir: IR) -> None:
+    def __init__(self, ir: IR, around: Sequence[IR] | None = None) -> None:
         self._ir = ir
+        self._around = enclosing() if around is None else around
         self._points: Points | None = None
 
     def results(
@@ -83,13 +84,13 @@ class Shapes:
     def points(self) -> Points:
         """Sizes that the graph allows, at which rules are called."""
         if self._points is None:
-            self._points = points_of(self._ir)
+            self._points = points_of(self._ir, self._around)
         return self._points
 
     @cached_property
     def decided(self) -> frozenset[str]:
         """The open sizes that depend on data."""
-        return decided_by_data(self._ir)
+        return decided_by_data(self._ir, self._around)
 
     def is_decided(self, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]) -> bool:
         """Whether a call reads a data-dependent size."""
@@ -164,9 +165,9 @@ class Shapes:
         return found
 
 
-def wrong_shapes(ir: IR) -> Iterator[tuple[OpNode, str]]:
+def wrong_shapes(ir: IR, around: Sequence[IR] = ()) -> Iterator[tuple[OpNode, str]]:
     """Yield nodes whose outputs differ from the inferred ones, in the graph and its functions, with a description."""
-    shapes = Shapes(ir)
+    shapes = Shapes(ir, around)
     for node in ir.nodes:
         try:
             made = shapes.of(node)
@@ -177,9 +178,8 @@ def wrong_shapes(ir: IR) -> Iterator[tuple[OpNode, str]]:
             continue
         if len(made) != len(node.outputs) or not all(map(shapes.agree, node.outputs, made)):
             yield node, f"makes {_listed(made)}, but the graph says {_listed(node.outputs)}"
-    with inside(ir):
-        for body in ir.functions.values():
-            yield from wrong_shapes(body)
+    for body in ir.functions.values():
+        yield from wrong_shapes(body, (*around, ir))
 
 
 def _rule_result(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:

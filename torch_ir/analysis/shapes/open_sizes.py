@@ -38,21 +38,26 @@ def inside(ir: IR) -> Iterator[None]:
 
 def is_inside() -> bool:
     """Whether a function of a graph is being analysed."""
-    return bool(_around.get())
+    return bool(enclosing())
 
 
-def decided_by_data(ir: IR) -> frozenset[str]:
+def enclosing() -> tuple[IR, ...]:
+    """Return the graphs that contain the function that is being analysed, outermost first."""
+    return _around.get()
+
+
+def decided_by_data(ir: IR, around: Sequence[IR] | None = None) -> frozenset[str]:
     """Return the data-dependent open sizes, of which it is unknown which values are compatible."""
-    graphs = (*_around.get(), ir)
+    graphs = (*(enclosing() if around is None else around), ir)
     symbols = {name: symbol for graph in graphs for name, symbol in graph.symbols.items()}
     given = {id(tensor) for graph in graphs for tensor in graph.graph_inputs}
     return frozenset(name for name, symbol in symbols.items() if id(symbol.tensor) not in given)
 
 
-def points_of(ir: IR) -> Points:
+def points_of(ir: IR, around: Sequence[IR] | None = None) -> Points:
     """Return several valid choices of the open sizes, different in every size if possible."""
     found: Points = ()
-    for graph in (*(each for each in _around.get() if each is not ir), ir):
+    for graph in (*(each for each in (enclosing() if around is None else around) if each is not ir), ir):
         if graph.symbols:
             found = _found_points(graph, found or ({},))
             if not found:
