@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from tests.adversarial.shapes import SHAPES
 from tests.graphs import chain, everything, mlp, tensor, weight
 from tests.proof import captured_entry
 from tests.test_blocks import pair
@@ -180,6 +181,15 @@ def test_one_side_with_calls_is_put_inline() -> None:
     changed = pair()
     changed.nodes[3].attrs["alpha"] = 2
     assert diff(pair().fold_blocks(), changed).differences == ("node 3, aten.add.Tensor: alpha 1 / 2",)
+
+
+def test_towers_of_different_heights() -> None:
+    """Inlined if small; beyond that, calls are compared with calls, and each function once."""
+    few, more = (diff(SHAPES["wide tower"](size), SHAPES["wide tower"](size - 2)) for size in (20, 400))
+    assert (len(few.nodes), len(few.functions)) == (100, 0)
+    assert (len(more.nodes), len(more.functions)) == (200, 1)
+    assert few.differences
+    assert more.differences
 
 
 def test_arguments_of_functions_may_have_other_names() -> None:

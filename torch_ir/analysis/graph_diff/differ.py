@@ -6,8 +6,8 @@
     found.nodes               # every node of both: same, renamed, changed, added or removed
     found.marks()             # the same by name, for pictures
 
-Functions are compared with functions, each pair once, and calls with calls; calls are inlined only if one side has
-none, or the sides have different numbers of them. Fused operators are never inlined.
+Functions are compared with functions, each pair once, and calls with calls. Calls are inlined only if one side has
+none, or if the sides have different numbers of them and stay small. Fused operators are never inlined.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ from torch_ir.analysis.graph_diff.tensor_pairs import Counterparts
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
-from torch_ir.ir.regroup.functions import inline_all
+from torch_ir.ir.regroup.functions import inline_all, op_counts
 
 IGNORABLE = ("order", "weights")
+_MOST_INLINE = 20_000  # nodes of both graphs, where calls could be compared with calls instead
 
 
 @dataclass(frozen=True)
@@ -116,13 +117,16 @@ def diff(one: IR, other: IR, *, ignore_origins: bool = True, ignore: Collection[
     for word in ignore:
         if word not in IGNORABLE:
             raise GraphError(f"{word!r:.60} cannot be ignored, only {', '.join(IGNORABLE)}")
-    if _open_calls(one) != _open_calls(other):
+    if _is_clearer_inline(one, other):
         one, other = _put_inline(one), _put_inline(other)
     return _Comparison(one, other, _Rules(not ignore_origins, "order" not in ignore, "weights" not in ignore)).result()
 
 
-def _open_calls(ir: IR) -> int:
-    return sum(map(is_open, ir.nodes))
+def _is_clearer_inline(one: IR, other: IR) -> bool:
+    mine, its = (sum(map(is_open, ir.nodes)) for ir in (one, other))
+    if mine == its:
+        return False
+    return not mine or not its or op_counts(one).total() + op_counts(other).total() <= _MOST_INLINE
 
 
 def _put_inline(ir: IR) -> IR:
