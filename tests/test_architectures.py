@@ -15,8 +15,8 @@ QUICKER = {"encodec": "fastspeech2_conformer"}
 
 @pytest.mark.parametrize("kind", BY_KIND)
 def test_a_sample_of_each_kind(kind: str, tmp_path: Path, programs: Path | None) -> None:
-    """Every eighth architecture of a kind, or a quicker one for it, is carried exactly."""
-    _carry(select(QUICKER.get(each.name, each.name) for each in BY_KIND[kind][::8]), tmp_path, programs)
+    """Every sixteenth architecture of a kind, or a quicker one for it, is carried exactly."""
+    _carry(select(QUICKER.get(each.name, each.name) for each in BY_KIND[kind][::16]), tmp_path, programs)
 
 
 @pytest.mark.slow
@@ -27,8 +27,8 @@ def test_every_architecture(kind: str, tmp_path: Path) -> None:
 
 
 def test_the_fast_graph_is_torch_exports() -> None:
-    """Every 24th architecture is byte-identical to torch.export."""
-    _compare(architectures()[::24])
+    """Every 40th architecture is byte-identical to torch.export."""
+    _compare(architectures()[::40])
 
 
 @pytest.mark.slow
@@ -38,8 +38,8 @@ def test_every_fast_graph_is_torch_exports() -> None:
 
 
 def test_the_fast_graph_with_open_sizes_is_torch_exports() -> None:
-    """Six architectures, with a batch and a length that vary, are byte-identical to torch.export."""
-    chosen = select(["llama", "gpt2", "bert", "t5", "vit", "mixtral"])
+    """Three architectures, with a batch and a length that vary, are byte-identical to torch.export."""
+    chosen = select(["llama", "t5", "vit"])
     assert {each.name: compare(each, is_open=True) for each in chosen} == {each.name: SAME for each in chosen}
 
 

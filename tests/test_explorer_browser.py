@@ -380,15 +380,16 @@ def test_a_graph_without_nodes(shown: Any) -> None:
     assert boxes(page) == []
 
 
-def test_ten_thousand_nodes(shown: Any) -> None:
-    """A deep model opens as a few boxes; any of its nodes is one search away."""
-    ir = decoder(260)
-    assert len(ir.nodes) > 10_000
+@pytest.mark.parametrize("layers", [64, pytest.param(260, marks=pytest.mark.slow)])
+def test_a_deep_model(shown: Any, layers: int) -> None:
+    """It opens as a few boxes; any of its nodes, 10,000 in 260 layers, is one search away."""
+    ir = decoder(layers)
+    assert len(ir.nodes) > 39 * layers
     page = shown(ir)
     assert len(boxes(page)) < 30
     page.keyboard.press("/")
-    page.keyboard.type("layers.259.mlp.down")
+    page.keyboard.type(f"layers.{layers - 1}.mlp.down")
     page.keyboard.press("Enter")
-    assert panel(page)["module"] == "layers.259.mlp.down"
-    assert page.locator(".frame > text.plain.dim").all_text_contents().count("layers.259") == 1
-    assert page.locator(".place").count() < 100  # the other 259 layers stay folded
+    assert panel(page)["module"] == f"layers.{layers - 1}.mlp.down"
+    assert page.locator(".frame > text.plain.dim").all_text_contents().count(f"layers.{layers - 1}") == 1
+    assert page.locator(".place").count() < 100  # the other layers stay folded

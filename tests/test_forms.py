@@ -18,7 +18,7 @@ from torch_ir.capture.program.lift_constants import graphs
 from torch_ir.weight_loader import validate_weights_against_ir
 
 BY_NAME = {form.name: form for form in forms()}
-EVERY = 16  # of the forms, in a default run
+EVERY = 40  # of the forms, in a default run
 
 
 def _as_expected(form: Form) -> None:

@@ -21,7 +21,9 @@ from torch_ir import CaptureWarning, IRExecutor, extract_ir
 
 X = torch.arange(12.0).reshape(3, 4)
 roads = pytest.mark.parametrize("capture", ["auto", "export", "record"])
-places = pytest.mark.parametrize("is_inside", [False, True])
+both = pytest.mark.parametrize(
+    ("is_inside", "capture"), [(False, "auto"), (False, "export"), (False, "record"), (True, "auto")]
+)
 TOLD = "forward changes state that the graph does not keep: "
 SEEN: list[int] = []
 
@@ -95,8 +97,7 @@ def told(given: nn.Module, capture: str, **options: Any) -> list[str]:
     return [str(warning.message) for warning in caught if TOLD in str(warning.message)]
 
 
-@roads
-@places
+@both
 @pytest.mark.parametrize("forward", FROZEN, ids=lambda forward: forward.__name__)
 def test_frozen_state_is_named_with_its_line(forward: Callable[..., Any], is_inside: bool, capture: str) -> None:
     made, name = FROZEN[forward]
@@ -314,8 +315,7 @@ def kept_buffer(self: Any, x: Tensor) -> Tensor:
     return x + self.b
 
 
-@roads
-@places
+@both
 @pytest.mark.parametrize("forward", [table, table_of_a_weight, size, unread, masks, kept_buffer])
 def test_memos_and_buffers_are_not_named(forward: Callable[..., Any], is_inside: bool, capture: str) -> None:
     """Every call computes the same, or the graph keeps the state, so it equals eager in every call."""

@@ -100,7 +100,7 @@ class Recorder:
 
     def made(self) -> list[torch.Tensor]:
         """Return the live tensors that the run created."""
-        return [tensor for tensor in self.tape.living() if self.untracked.is_new(tensor)]
+        return self.untracked.new_ones(self.tape.living())
 
     # -- functions ----------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch_ir.capture.record.escapes import blank
 from torch_ir.capture.record.fx_tape import Meta, Tape
 from torch_ir.capture.record.opaque import OpaqueOperators
 from torch_ir.capture.state.tensor_leaks import all_tensors
-from torch_ir.ir.json.json_text import unfrozen
+from torch_ir.ir.json.json_text import is_frozen_here, unfrozen
 from torch_ir.ops.torch_internals import FakeTensor, dense_memory_key, pytree
 
 Place = tuple[str, str]  # class name and source line
@@ -39,19 +40,26 @@ class UntrackedTensors:
         self.inputs: list[fx.Node] = []
         self.opaque = OpaqueOperators()
         self._modules, self._here, self._meta = modules, here, meta
-        self._existing: Any = WeakTensorKeyDictionary()
+        self._existing: Any = WeakTensorKeyDictionary()  # whether a tensor existed before the run, as far as known
+        self._are_old_frozen = False
         self._departures: list[_Departure] = []
         self._door = _NOWHERE  # where data last left torch, until a result comes back
 
     def note_existing(self) -> None:
-        """Record the tensors that exist before the run."""
-        with unfrozen():
+        """Record the tensors that exist before the run; those that are frozen can be distinguished later."""
+        self._are_old_frozen = is_frozen_here()
+        with nullcontext() if self._are_old_frozen else unfrozen():
             for found in all_tensors():
                 self._existing[found] = True
 
-    def is_new(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor was created during the run."""
-        return tensor not in self._existing
+    def new_ones(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return those tensors that were created during the run."""
+        unknown = [tensor for tensor in tensors if tensor not in self._existing]
+        if unknown:
+            shown = set(map(id, all_tensors())) if self._are_old_frozen else set(map(id, unknown))
+            for tensor in unknown:
+                self._existing[tensor] = id(tensor) not in shown
+        return [tensor for tensor in tensors if not self._existing[tensor]]
 
     def note_new(self, tensor: torch.Tensor) -> None:
         """Record a tensor made from Python values or an array: a constant, unless data has left torch before."""
@@ -61,11 +69,11 @@ class UntrackedTensors:
     def note_lost(self, tape: Tape, tensor: torch.Tensor) -> None:
         """Record that the memory of a tensor was replaced."""
         tape.forget(tensor)
-        self._existing.pop(tensor, None)
+        self._existing[tensor] = False
 
     def node_of(self, tape: Tape, tensor: torch.Tensor) -> fx.Node:
         """Return a constant for a tensor that existed before the run, else an opaque result."""
-        if tensor not in self._existing:
+        if self.new_ones([tensor]):
             return self._opaque(tape, tensor)
         node = tape.placeholder("constant", tensor)
         scope = self._modules.scope

@@ -33,7 +33,7 @@ _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=Fal
 
 
 _freezing = threading.Lock()
-_frozen: list[bool] = []  # non-empty while a thread has frozen the garbage collector
+_frozen: list[int] = []  # the thread that has frozen the garbage collector, if any
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def frozen() -> Iterator[bool]:
     with _freezing:
         is_ours = not _frozen and not gc.get_freeze_count()
         if is_ours:
-            _frozen.append(True)
+            _frozen.append(threading.get_ident())
             gc.freeze()
     try:
         yield is_ours
@@ -68,6 +68,11 @@ def frozen() -> Iterator[bool]:
             with _freezing:
                 _frozen.clear()
                 gc.unfreeze()
+
+
+def is_frozen_here() -> bool:
+    """Whether this thread is inside `frozen`, so that nothing else thaws old objects before it ends."""
+    return threading.get_ident() in _frozen
 
 
 @contextmanager
