@@ -1,6 +1,7 @@
 """Recording: every model that runs is captured, and the graph marks where data left torch."""
 
 import copy
+import gc
 import random
 import threading
 import warnings
@@ -139,6 +140,19 @@ def test_what_leaves_is_what_was_there_then(executors: Any) -> None:
     ir = recorded(module(forward), X)
     executors("opaque.Model", lambda inputs, attrs: [inputs[0] * 1])
     assert torch.equal(IRExecutor(ir)(X), forward(nn.Module(), X))
+
+
+def test_objects_that_the_user_has_frozen_are_constants_too() -> None:
+    """Servers freeze what they have loaded before they fork, so that the garbage collector does not show it."""
+    table = torch.arange(4.0)
+    model = module(lambda self, x: x * table if x.sum() > 0 else x + table)
+    gc.freeze()
+    try:
+        ir = recorded(model, X)
+    finally:
+        gc.unfreeze()
+    assert not [node for node in ir.nodes if node.op_type.startswith("opaque")]
+    assert torch.equal(IRExecutor(ir, {})(X), model(X))
 
 
 def test_what_another_thread_computes_is_no_constant() -> None:

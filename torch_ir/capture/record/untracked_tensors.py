@@ -41,14 +41,12 @@ class UntrackedTensors:
         self.opaque = OpaqueOperators()
         self._modules, self._here, self._meta = modules, here, meta
         self._existing: Any = WeakTensorKeyDictionary()  # whether a tensor existed before the run, as far as known
-        self._are_old_frozen = False
         self._departures: list[_Departure] = []
         self._door = _NOWHERE  # where data last left torch, until a result comes back
 
     def note_existing(self) -> None:
-        """Record the tensors that exist before the run; those that are frozen can be distinguished later."""
-        self._are_old_frozen = is_frozen_here()
-        with nullcontext() if self._are_old_frozen else unfrozen():
+        """Record the tensors that exist before the run, except frozen ones, which stay hidden until its end."""
+        with nullcontext() if is_frozen_here() else unfrozen():
             for found in all_tensors():
                 self._existing[found] = True
 
@@ -56,7 +54,7 @@ class UntrackedTensors:
         """Return those tensors that were created during the run."""
         unknown = [tensor for tensor in tensors if tensor not in self._existing]
         if unknown:
-            shown = set(map(id, all_tensors())) if self._are_old_frozen else set(map(id, unknown))
+            shown = set(map(id, all_tensors()))
             for tensor in unknown:
                 self._existing[tensor] = id(tensor) not in shown
         return [tensor for tensor in tensors if not self._existing[tensor]]

@@ -93,7 +93,7 @@ def _let_go(mode: FakeTensorMode) -> None:
 
 
 def all_tensors() -> list[torch.Tensor]:
-    """Return every tensor of the process."""
+    """Return every tensor of the process, except those that the garbage collector has frozen."""
     objects = gc.get_objects()  # often millions, so the loops run in C
     kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.Tensor)}
     return list(itertools.compress(objects, map(kinds.__contains__, map(type, objects))))
