@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.sharded_models import collectives
+from tests.test_shard_rules import SAMPLES, Of
 from tests.torch_parallel import CASES
 from torch_ir import ShardError, extract_ir, shard, transformers_plan, verify_sharded
 
@@ -54,6 +56,31 @@ def test_what_torch_cannot_run() -> None:
         shard(ir, styles, {"tp": RANKS})
     sharded = shard(ir, transformers_plan(model.config, ir, ranks=RANKS), {"tp": RANKS})
     assert collectives(sharded) == of_torch()["Llama"]["collectives"]
+
+
+# Ways in which ours gather once more than torch.
+MORE = {
+    "copies": "the tensor that only gives its dtype is gathered",
+    "baddbmm": "two operands that are cut by batches are gathered; torch gathers the third instead",
+}
+
+
+@pytest.mark.parametrize("every", [14, pytest.param(1, marks=pytest.mark.slow)])
+def test_rules_send_no_more_than_those_of_dtensor(every: int) -> None:
+    """For inputs of an operator that are cut in any way, and results that all ranks have whole."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.dtensor_rules", str(every)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    compared = 0
+    for name, places, its in map(json.loads, done.stdout.splitlines()):
+        if isinstance(its, str) or name in MORE:  # torch has no rule, or needs every tensor as a DTensor
+            continue
+        compared += 1
+        function, shapes = SAMPLES[name]
+        ir = extract_ir(Of(function, 0), tuple(map(torch.randn, shapes)), strict=False)
+        given = {tensor.name: place for tensor, place in zip(ir.graph_inputs, places, strict=True)}
+        assert collectives(shard(ir, {}, {"tp": 2}, inputs=given)).total() <= sum(its.values()), (name, places)
+    assert compared >= 300 // every
 
 
 def test_the_page_tells_the_same_numbers() -> None:
