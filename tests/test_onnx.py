@@ -28,6 +28,7 @@ from torch_ir.errors import (
     WeightLoadError,
 )
 from torch_ir.targets import bind_onnx, to_onnx
+from torch_ir.targets.onnx.onnx_program import EQUIVALENTS
 
 pytestmark = pytest.mark.usefixtures("_seeded")
 
@@ -308,3 +309,17 @@ def test_bad_requests_are_one_sentence(tied: tuple[nn.Module, IR, Tensor], tmp_p
     with pytest.raises(WeightLoadError, match=r"'embed.weight' is missing"):
         to_onnx(tied[1], tmp_path / "model.onnx", {})
     assert os.listdir(tmp_path) == []
+
+
+def test_equivalents_are_needed() -> None:
+    """Each stands for an operator that torch's own exporter still cannot write; the rest is left to it."""
+    x, small = torch.arange(4), torch.randn(2, 3, 4)
+    calls: dict[Any, tuple[Any, ...]] = {
+        torch.ops.aten.__lshift__.Tensor: (x, x),
+        torch.ops.aten.__rshift__.Tensor: (x, x),
+        torch.ops.aten.scaled_dot_product_attention.default: (small, small, small),
+    }
+    assert calls.keys() == EQUIVALENTS.keys()
+    for target, args in calls.items():
+        with pytest.raises(torch.onnx.errors.OnnxExporterError):
+            torch.onnx.export(module(lambda self, *given, call=target: call(*given)), args, verbose=False)

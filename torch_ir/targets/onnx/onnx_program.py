@@ -42,7 +42,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: 
 
 
 # operators that the exporter lacks -> equivalents that it supports
-_EQUIVALENTS: dict[Any, Callable[..., Tensor]] = {
+EQUIVALENTS: dict[Any, Callable[..., Tensor]] = {
     _aten.__lshift__.Tensor: _aten.bitwise_left_shift.Tensor,
     _aten.__rshift__.Tensor: _aten.bitwise_right_shift.Tensor,
     _aten.scaled_dot_product_attention.default: _attention,
@@ -111,7 +111,7 @@ def _captured(
     program = write_program(ir, nodes, given, wanted)
     for node in program.graph.nodes:
         node.meta["custom"] = {NODE: node.name}
-        node.target = _EQUIVALENTS.get(node.target, node.target)
+        node.target = EQUIVALENTS.get(node.target, node.target)
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     return exported(ir, _Flat(program), given, partial(_fake, ir, mode), as_one=True)
 
