@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from torch_ir.analysis.memory_plan.buffers import Buffer, overlapping
 from torch_ir.analysis.memory_plan.first_fit import lowest_gap, top_of
 from torch_ir.analysis.memory_plan.lifetimes import Lifetime
-from torch_ir.analysis.memory_plan.pack import pack
+from torch_ir.analysis.memory_plan.pack_buffers import pack
 from torch_ir.errors import DeviceError
 from torch_ir.ir.plans.memory_plan import Bank, Place
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from torch_ir.analysis.memory_plan.assign_banks import assign_banks
 from torch_ir.analysis.memory_plan.lifetimes import lifetimes
-from torch_ir.analysis.memory_plan.pack import EFFORT
+from torch_ir.analysis.memory_plan.pack_buffers import EFFORT
 from torch_ir.errors import DeviceError, GraphError
 from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph

@@ -5,7 +5,7 @@
 #    source ~/.local/share/bash_completion/torch-ir
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_torch_ir_subparsers=(extract llm train-step info ops draw visualize explore cost diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
+_shtab_torch_ir_subparsers=(extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
 
 _shtab_torch_ir_extract_option_strings=(-h --help -q --quiet --import -i --input -d --dim --fixed --capture --explore --real -w --weights --level --leaf --blocks --weight-layout --dequantize --crosscheck --name -o --output --json)
 _shtab_torch_ir_llm_option_strings=(-h --help -q --quiet --import -o --output --batch --prompt --cache-length --padding --all-logits --encoder-input --blocks --weight-layout --dequantize --checkpoint --name --verify --json)
@@ -16,6 +16,7 @@ _shtab_torch_ir_draw_option_strings=(-h --help -q --quiet --import -i --input -d
 _shtab_torch_ir_visualize_option_strings=(-h --help -q --quiet --import -i --input -d --dim -o --output --format --depth --fold --level --leaf --focus --radius --max-nodes --weights --no-weights --assertions --heat --against --no-legend)
 _shtab_torch_ir_explore_option_strings=(-h --help -q --quiet --import -i --input -d --dim -o --output --open --against --level --leaf --function --pack --dumps --python --sources)
 _shtab_torch_ir_cost_option_strings=(-h --help -q --quiet --import -i --input -d --dim --by --depth --each-layer --top --device --function --json)
+_shtab_torch_ir_memory_option_strings=(-h --help -q --quiet --import -i --input -d --dim --bank --align --reorder --check --function -o --output --picture --json)
 _shtab_torch_ir_diff_option_strings=(-h --help -q --quiet --import --only --names --origins --ignore --by --top -d --dim --fail-on --exit-zero --json --markdown)
 _shtab_torch_ir_check_option_strings=(-h --help -q --quiet --import --trusted --json)
 _shtab_torch_ir_optimize_option_strings=(-h --help -q --quiet --import -i --input -d --dim -o --output --level --pass --explain --verify -w --weights --dtype --list --json)
@@ -69,6 +70,10 @@ _shtab_torch_ir_explore___pack_COMPGEN=_shtab_compgen_dirs
 _shtab_torch_ir_explore___dumps_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_explore___sources_COMPGEN=_shtab_compgen_dirs
 _shtab_torch_ir_cost_pos_0_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_memory_pos_0_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_memory__o_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_memory___output_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_memory___picture_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_diff_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_diff_pos_1_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_check_pos_0_COMPGEN=_shtab_compgen_files
@@ -163,7 +168,7 @@ _shtab_torch_ir_sweep___engine_choices=(local dask ray)
 _shtab_torch_ir_sweep___level_choices=(module function aten)
 _shtab_torch_ir_sweep___list_choices=(transformers timm)
 _shtab_torch_ir_completion_pos_0_choices=(bash zsh fish)
-_shtab_torch_ir_pos_0_choices=(extract llm train-step info ops draw visualize explore cost diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
+_shtab_torch_ir_pos_0_choices=(extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
 
 _shtab_torch_ir_extract__h_nargs=0
 _shtab_torch_ir_extract___help_nargs=0
@@ -227,6 +232,13 @@ _shtab_torch_ir_cost__q_nargs=0
 _shtab_torch_ir_cost___quiet_nargs=0
 _shtab_torch_ir_cost___each_layer_nargs=0
 _shtab_torch_ir_cost___json_nargs=0
+_shtab_torch_ir_memory__h_nargs=0
+_shtab_torch_ir_memory___help_nargs=0
+_shtab_torch_ir_memory__q_nargs=0
+_shtab_torch_ir_memory___quiet_nargs=0
+_shtab_torch_ir_memory___reorder_nargs=0
+_shtab_torch_ir_memory___check_nargs=0
+_shtab_torch_ir_memory___json_nargs=0
 _shtab_torch_ir_diff__h_nargs=0
 _shtab_torch_ir_diff___help_nargs=0
 _shtab_torch_ir_diff__q_nargs=0
