@@ -1,4 +1,4 @@
-"""Packing of buffers: never an overlap, never below the peak, optimal for small problems, near the peak for hard ones."""
+"""Packing of buffers: no overlap, never below the peak, optimal for small problems, near the peak for hard ones."""
 
 from itertools import permutations
 from pathlib import Path
