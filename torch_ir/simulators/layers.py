@@ -1,9 +1,9 @@
 """Layers of a graph for simulators of accelerators: convolutions and matrix products, each as a nest of loops.
 
-A convolution has the loops B (batch), G (groups), K (output channels of a group), C (input channels of a group), OY, OX,
-FY and FX; a matrix product has G (independent products), B (rows), K (columns) and C (the contracted dimension).
-Attention is two products. Other operators with multiply-adds, such as recurrent and transposed convolutional layers, have no nest
-and are listed.
+A convolution has the loops B (batch), G (groups), K (output channels of a group), C (input channels of a group), OY,
+OX, FY and FX; a matrix product has G (independent products), B (rows), K (columns) and C (the contracted dimension).
+Attention is two products. Other operators with multiply-adds, such as recurrent layers and transposed convolutions,
+have no nest and are listed.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch_ir.errors import CommandError
 from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import write_text
 from torch_ir.simulators.layers import Layer, checked_layers, record_of
@@ -26,16 +27,24 @@ _SPACES: dict[bool, dict[str, list[str | tuple[str, str]]]] = {
 }
 
 
-def to_zigzag(ir: IR, path: str | os.PathLike[str], sizes: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """Write the layers as a workload; return what was written. The precision of an operand is that of its dtype."""
+def to_zigzag(
+    ir: IR, path: str | os.PathLike[str], sizes: Mapping[str, int] | None = None, *, bits: int | None = None
+) -> dict[str, Any]:
+    """Write the layers as a workload; return what was written.
+
+    The precision of an operand is that of its dtype; with `bits`, that many, and twice as many for partial sums.
+    """
+    if bits is not None and bits < 1:
+        raise CommandError(f"bits must be at least 1, not {bits}")
     table = checked_layers(ir, sizes)
-    lines = [f"- {json.dumps(_workload(number, layer))}" for number, layer in enumerate(table.layers)]
+    lines = [f"- {json.dumps(_workload(number, layer, bits))}" for number, layer in enumerate(table.layers)]
     write_text(path, "\n".join([*lines, ""]))
     return record_of(table)
 
 
-def _workload(number: int, layer: Layer) -> dict[str, Any]:
-    inputs, weights, outputs = layer.bits
+def _workload(number: int, layer: Layer, bits: int | None) -> dict[str, Any]:
+    inputs, weights, outputs = layer.bits if bits is None else (bits, bits, bits)
+    partial = outputs if bits is None else 2 * bits
     sources = dict(zip("IW", (number if source is None else source for source in layer.sources), strict=True))
     moves = [f"i{axis}={layer.stride[at]}*o{axis}+{layer.dilation[at]}*f{axis}" for at, axis in enumerate("yx")]
     return {
@@ -46,7 +55,7 @@ def _workload(number: int, layer: Layer) -> dict[str, Any]:
         "dimension_relations": moves if layer.is_conv else [],
         "loop_dims": list(layer.loops),
         "loop_sizes": list(layer.loops.values()),
-        "operand_precision": {"I": inputs, "W": weights, "O": outputs, "O_final": outputs},
+        "operand_precision": {"I": inputs, "W": weights, "O": partial, "O_final": outputs},
         "operand_source": sources,
     }
 
