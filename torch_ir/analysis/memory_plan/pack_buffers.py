@@ -13,11 +13,13 @@ from torch_ir.analysis.memory_plan.buffers import Buffer, Sections, overlapping
 from torch_ir.analysis.memory_plan.first_fit import first_fit, top_of
 from torch_ir.analysis.memory_plan.packing_search import OutOfStepsError, PackingSearch
 
-EFFORT = 30  # searches
-_MOST_BUFFERS = 400  # of a search, which takes a frame of Python's stack for each
-_STEPS = 400  # of one of the first ten searches; later ones have more
-_PLAIN = 6  # searches without changes of the orders
-_TARGETS = (0.5, 0.25, 0.1)  # between the goal and the best arena so far
+EFFORT = 24  # searches
+_MOST_BUFFERS = 1000  # of a search: each step takes time for each buffer
+_MOST_WORK = 8_000_000  # of all searches: steps times buffers
+_STEPS = 10  # of one of the first ten searches, for each buffer; later ones have more
+_PLAIN = 24  # searches without changes of the orders
+_LOOKED_AT = (8, 6, 4, 12)  # candidates that a search compares
+_TARGETS = (0.0, 0.15, 0.4)  # between the goal and the best arena so far
 _NOISE = 0.05
 _BLAME = 3.0
 
@@ -66,7 +68,8 @@ def _searched(
     """Search repeatedly for an arena between the goal and the best one so far; a goal that is too small is raised."""
     draw = random.Random(0)
     blame = [0.0] * len(buffers)
-    for number in range(effort):
+    steps = _STEPS * len(buffers)
+    for number in range(min(effort, max(1, _MOST_WORK // (steps * len(buffers))))):
         top = top_of(buffers, best)
         if top <= goal:
             break
@@ -74,7 +77,8 @@ def _searched(
         if number >= _PLAIN:
             order = _changed(order, blame if number % 2 else [0.0] * len(blame), draw)
         target = goal + int((top - 1 - goal) * _TARGETS[number // 3 % len(_TARGETS)])
-        search = PackingSearch(buffers, target, _ranks(order), _STEPS * (1 + number // 10))
+        looked_at = _LOOKED_AT[number // 3 % len(_LOOKED_AT)]
+        search = PackingSearch(buffers, target, _ranks(order), steps * (1 + number // 10), looked_at)
         try:
             if search.run():
                 best = search.offsets

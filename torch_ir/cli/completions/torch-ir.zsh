@@ -14,7 +14,7 @@ _shtab_torch_ir_commands() {
     check:'Check an IR file against the rules of the format.'
     compare:'Compare the dumps of another runtime with a golden pack.'
     completion:'Print a completion script for your shell.'
-    convert:'Write an IR file as JSON, protobuf or text, as ONNX, MLIR, StableHLO, Python or .pt2.'
+    convert:'Write an IR file as JSON, protobuf or text, as ONNX, MLIR, StableHLO, Python or .pt2, or for a simulator.'
     cost:'Report the cost of an IR file: FLOPs, bytes, memory, time.'
     coverage:'Report how much of an IR file a target can run.'
     diff:'Compare two IR files node by node, ignoring names, with costs.'
@@ -118,6 +118,12 @@ _shtab_torch_ir_convert_options=(
   {-o,--output}"[the file to write\: .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .stablehlo.mlir, .py, .pt2]:FILE:_files"
   {-w,--weights}"[weights to put into .onnx (default\: none) or .pt2\; or \`random\`]:FILE:_files"
   "--functions[functions to keep in .onnx and .mlir files\: none, blocks (the default), or all, with fused operators]:WHICH:(none blocks all)"
+  "--to[the simulator\: chakra, scale-sim, scale-sim-gemm, zigzag, timeloop\; chakra and timeloop write folders]:NAME:(chakra scale-sim scale-sim-gemm zigzag timeloop)"
+  "*"{-d,--dim}"[a value for a symbolic size\; repeatable]:NAME=SIZE:"
+  "--device[chakra\: times for a device\: peak\=312TFLOPs,bw\=2.0TB\/s]:FIGURES:"
+  "--replicas[chakra\: how many times all ranks run (default\: 1)]:N:"
+  "--ranks[chakra\: also write the files of single ranks\: 0-7,12 or all]:LIST:"
+  "--bits[zigzag\: bits of all operands (default\: those of dtypes)]:N:"
   "--json[print JSON]"
   ":an IR file\: protobuf (.pb, .binpb), JSON, gzipped JSON or text:_files"
 )
