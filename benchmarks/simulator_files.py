@@ -1,4 +1,4 @@
-"""Memory plans and Chakra traces of large language models: `python benchmarks/simulator_files.py`.
+"""Memory plans and Chakra traces of large language models: `python -m benchmarks.simulator_files`.
 
 Prints, for a Llama of 70 B parameters (batch 1, prompt 2048): the time to write the traces of 32,768 ranks, 8 of tensor
 parallelism by 16 stages by 256 replicas; and for its graphs on one device, the time to plan the memory and how much larger
@@ -56,7 +56,9 @@ def plan(name: str, ir: IR, sizes: dict[str, int]) -> None:
     found = plan_memory(ir, sizes=sizes)
     seconds = time.perf_counter() - begin
     ratio = found.used["arena"] / found.peak
-    print(f"{name}: {len(found.places)} tensors, peak {found.peak / 1e6:.1f} MB, arena {ratio:.4f} of it, {seconds:.1f} s")
+    print(
+        f"{name}: {len(found.places)} tensors, peak {found.peak / 1e6:.1f} MB, arena {ratio:.4f} of it, {seconds:.1f} s"
+    )
 
 
 def main() -> None:

@@ -88,15 +88,16 @@ def top(found: list[Buffer], offsets: list[int]) -> int:
     return max(at + buffer.size for buffer, at in placed)
 
 
-def test_published_hard_problems_in_a_second() -> None:
-    """The searches find much more than first fit alone, which needs 29 % more than the peak."""
+def test_a_published_hard_problem_is_solved() -> None:
+    """The search fills the capacity exactly; first fit alone needs 29 % more."""
     found = published("A")
     assert top(found, pack(found, effort=0)) > 1.25 * CAPACITY
-    assert top(found, pack(found, effort=2)) <= 1.15 * CAPACITY
+    assert top(found, pack(found)) == CAPACITY
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "ratio"), [("A", 1.05), ("B", 1.10)])
-def test_published_hard_problems(name: str, ratio: float) -> None:
+@pytest.mark.parametrize("name", ["B", "E"])
+def test_published_hard_problems(name: str) -> None:
+    """They are not solved within the capacity, which they would fill; first fit alone needs 35 and 37 % more."""
     found = published(name)
-    assert top(found, pack(found)) <= ratio * CAPACITY
+    assert top(found, pack(found)) <= 1.07 * CAPACITY

@@ -13,13 +13,13 @@ from torch_ir.analysis.memory_plan.buffers import Buffer, Sections, overlapping
 from torch_ir.analysis.memory_plan.first_fit import first_fit, top_of
 from torch_ir.analysis.memory_plan.packing_search import OutOfStepsError, PackingSearch
 
-EFFORT = 24  # searches
+EFFORT = 30  # searches
 _MOST_BUFFERS = 1000  # of a search: each step takes time for each buffer
-_MOST_WORK = 8_000_000  # of all searches: steps times buffers
+_MOST_WORK = 12_000_000  # of all searches: steps times buffers
 _STEPS = 10  # of one of the first ten searches, for each buffer; later ones have more
-_PLAIN = 24  # searches without changes of the orders
-_LOOKED_AT = (8, 6, 4, 12)  # candidates that a search compares
-_TARGETS = (0.0, 0.15, 0.4)  # between the goal and the best arena so far
+_PLAIN = 30  # searches without changes of the orders
+_LOOKED_AT = (8, 5, 3)  # candidates that a search compares
+_TARGETS = (0.0, 0.2, 0.1, 0.3)  # between the goal and the best arena so far
 _NOISE = 0.05
 _BLAME = 3.0
 
@@ -73,11 +73,11 @@ def _searched(
         top = top_of(buffers, best)
         if top <= goal:
             break
-        order = orders[number % 3]
+        order = orders[number % len(orders)]
         if number >= _PLAIN:
             order = _changed(order, blame if number % 2 else [0.0] * len(blame), draw)
-        target = goal + int((top - 1 - goal) * _TARGETS[number // 3 % len(_TARGETS)])
-        looked_at = _LOOKED_AT[number // 3 % len(_LOOKED_AT)]
+        target = goal + int((top - 1 - goal) * _TARGETS[number // len(orders) % len(_TARGETS)])
+        looked_at = _LOOKED_AT[number // len(orders) % len(_LOOKED_AT)]
         search = PackingSearch(buffers, target, _ranks(order), steps * (1 + number // 10), looked_at)
         try:
             if search.run():
