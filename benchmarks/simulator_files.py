@@ -1,8 +1,8 @@
 """Memory plans and Chakra traces of large language models: `python -m benchmarks.simulator_files`.
 
 Prints, for a Llama of 70 B parameters (batch 1, prompt 2048): the time to write the traces of 32,768 ranks, 8 of tensor
-parallelism by 16 stages by 256 replicas; and for its graphs on one device, the time to plan the memory and how much larger
-the arena is than the live peak. Nothing is run and no weights are needed.
+parallelism by 16 stages by 256 replicas; and for its graphs on one device, the time to plan the memory and how much
+larger the arena is than the live peak. Nothing is run and no weights are needed.
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_ir.analysis.memory_plan.buffers import Buffer
+from torch_ir.analysis.memory_plan.first_fit import in_time_order
 from torch_ir.analysis.memory_plan.pack_buffers import pack
+from torch_ir.errors import GraphError
 
 PUBLISHED = Path(__file__).with_name("minimalloc")
 CAPACITY = 1 << 20
@@ -65,6 +67,22 @@ def test_an_optimum_above_the_peak_is_recognised() -> None:
     """Five buffers whose load is never above 4, but which need 5 (found by trying all offsets)."""
     found = [Buffer(0, 2, 2), Buffer(1, 3, 2), Buffer(2, 5, 1), Buffer(4, 6, 2), Buffer(0, 1, 1), Buffer(3, 6, 1)]
     assert arena(found, pack(found)) == min(map(lowest, permutations(found)))
+
+
+@given(buffers(30))
+@settings(max_examples=60, deadline=None)
+def test_buffers_in_time_order_do_not_overlap(found: list[Buffer]) -> None:
+    """The way of graphs with too many live tensors for more."""
+    assert arena(found, in_time_order(found)) >= peak(found)
+
+
+def test_too_many_live_tensors_are_refused_at_once() -> None:
+    """Their number is counted before any work that grows with its square."""
+    count = 20_000
+    with pytest.raises(GraphError, match="20,000 tensors, with 199,990,000 pairs"):
+        pack([Buffer(0, 1, 1)] * count)
+    many = [Buffer(at, 4000 - at, 1) for at in range(2000)] + [Buffer(0, 4000, 1)] * 100
+    assert top(many[-300:], pack(many)[-300:]) <= 2100
 
 
 def test_the_example_of_minimalloc() -> None:

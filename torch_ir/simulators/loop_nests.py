@@ -12,7 +12,7 @@ from typing import Any
 from torch_ir.errors import CommandError
 from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import write_text
-from torch_ir.simulators.layers import Layer, checked_layers, record_of
+from torch_ir.simulators.layer_table import Layer, checked_layers, record_of
 
 _CONV = "O[b][g][k][oy][ox]+=W[g][k][c][fy][fx]*I[b][g][c][iy][ix]"
 _GEMM = "O[g][b][k]+=W[g][k][c]*I[g][b][c]"

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import write_text
-from torch_ir.simulators.layers import Layer, checked_layers, record_of
+from torch_ir.simulators.layer_table import Layer, checked_layers, record_of
 
 _CONV = "Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Strides,"
 _GEMM = "Layer, M, N, K,"

@@ -42,6 +42,18 @@ class Sections:
         return max(self.load, default=0)
 
 
+def count_overlaps(buffers: Sequence[Buffer]) -> int:
+    """Return the number of pairs of buffers that are needed at the same time."""
+    events = sorted(
+        (step, is_start) for buffer in buffers for step, is_start in ((buffer.start, True), (buffer.end, False))
+    )
+    pairs = alive = 0
+    for _, is_start in events:  # at the same step, ends come first
+        pairs += alive if is_start else 0
+        alive += 1 if is_start else -1
+    return pairs
+
+
 def overlapping(buffers: Sequence[Buffer]) -> list[list[int]]:
     """For each buffer, return the numbers of those that are needed at the same time."""
     found: list[list[int]] = [[] for _ in buffers]

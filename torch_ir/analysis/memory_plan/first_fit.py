@@ -1,4 +1,4 @@
-"""First fit: place buffers one after the other, each at the lowest offset where it fits."""
+"""First fit: place buffers one after the other, in any order or in that of time, each as low as it fits."""
 
 from __future__ import annotations
 
@@ -24,6 +24,24 @@ def lowest_gap(buffers: Sequence[Buffer], index: int, overlaps: Iterable[int], o
             break
         lowest = max(lowest, end)
     return lowest
+
+
+def in_time_order(buffers: Sequence[Buffer]) -> list[int]:
+    """Return the offsets if each buffer, when it starts, gets the lowest gap between those that live then."""
+    offsets = [0] * len(buffers)
+    live: list[tuple[int, int, int]] = []  # offset, end of the memory, number; by offset
+    for index in sorted(range(len(buffers)), key=lambda index: (buffers[index].start, -buffers[index].size)):
+        live = [entry for entry in live if buffers[entry[2]].end > buffers[index].start]
+        lowest, at = 0, 0
+        for at, (begin, end, _) in enumerate(live):  # noqa: B007  # the position is used below
+            if begin - lowest >= buffers[index].size:
+                break
+            lowest = max(lowest, end)
+        else:
+            at = len(live)
+        offsets[index] = lowest
+        live.insert(at, (lowest, lowest + buffers[index].size, index))
+    return offsets
 
 
 def top_of(buffers: Sequence[Buffer], offsets: Iterable[int]) -> int:
