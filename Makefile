@@ -53,7 +53,8 @@ completions: .venv/.installed  ## the scripts that `torch-ir completion` prints,
 	$(BIN)/python -m tests.completions --write
 
 proto: .venv/.installed  ## the descriptor set of the protobuf format, anew from its specification
-	$(BIN)/python -m grpc_tools.protoc -I torch_ir/formats --descriptor_set_out=torch_ir/formats/torch_ir.binpb torch_ir.proto
+	for name in torch_ir chakra; do $(BIN)/python -m grpc_tools.protoc -I torch_ir/formats \
+		--descriptor_set_out=torch_ir/formats/$$name.binpb $$name.proto; done
 
 clean:
 	rm -rf .venv .venv-torch-* reports demo_output site

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import shtab
 
+from torch_ir.cli.completions.completion import SHELLS, script_of
 from torch_ir.cli.dispatch import build_parser
 from torch_ir.cli.verb import BACKENDS
-from torch_ir.cli.verbs.completion import SHELLS, script_of
 
 _FOLDERS = {"PACK", "FOLDER"}
 _FILES = {"FILE", "FIRST", "SECOND", "DUMPS", "MODEL", "MODELS", "TARGET", "GRAPH", "GRAPH|OPERATOR"}

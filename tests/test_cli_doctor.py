@@ -11,7 +11,7 @@ import pytest
 from tests.command_line import ROOT, command, failure
 from tests.completions import scripts
 from torch_ir.cli import main
-from torch_ir.cli.verbs.completion import SHELLS, script_of
+from torch_ir.cli.completions.completion import SHELLS, script_of
 from torch_ir.cli.verbs.doctor_checks import CHECKUPS
 
 BROKEN = {

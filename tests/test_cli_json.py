@@ -29,6 +29,7 @@ CASES = [
     ("ops GRAPH", ["net.json", "--check"], 0),
     ("ops OPERATOR", ["aten.relu"], 0),
     ("cost", ["net.json"], 0),
+    ("memory", ["net.json"], 0),
     ("diff", ["net.json", "net.json"], 0),
     ("diff", ["net.json", "other.json"], 3),
     ("check", ["net.json"], 0),

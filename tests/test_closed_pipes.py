@@ -50,6 +50,7 @@ SHOWN = {
     "draw": ["net.json"],
     "explore": ["net.json", "-o", "page.html"],
     "cost": ["net.json"],
+    "memory": ["net.json", "-o", "planned.json"],
     "diff": ["net.json", "net.json"],
     "check": ["net.json"],
     "optimize": ["net.json", "--explain", "", "-o", "better.json"],

@@ -23,7 +23,7 @@ from torch_ir import (
 )
 from torch_ir.analysis.memory.memory_bound import Demand
 from torch_ir.ir import FunctionRef
-from torch_ir.run.memory import memory_limit
+from torch_ir.run.memory_check import memory_limit
 
 HUGE = 1 << 40
 _MADE = {"dtype": None, "layout": None, "device": None, "pin_memory": None}

@@ -29,6 +29,7 @@ ops model.json
 draw model.json
 explore model.json
 cost model.json
+memory model.json
 diff model.json model.json
 check model.json
 optimize model.json -o better.json

@@ -247,10 +247,10 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence that names the extra."""
     monkeypatch.setitem(sys.modules, "google.protobuf.message_factory", None)
-    protobuf._message_class.cache_clear()
+    protobuf.message_class.cache_clear()
     with pytest.raises(MissingExtraError, match=r"pip install 'torch-ir\[protobuf\]'"):
         to_protobuf(mlp())
-    protobuf._message_class.cache_clear()
+    protobuf.message_class.cache_clear()
 
 
 def test_no_torch_is_needed(tmp_path: Path) -> None:

@@ -15,11 +15,15 @@ from torch_ir.analysis.graph_diff.node_diff import NodeDiff
 from torch_ir.analysis.memory.kv_cache_report import KvCache, kv_cache
 from torch_ir.analysis.memory.live_tensors import Liveness, Step, liveness
 from torch_ir.analysis.memory.memory_schedule import Schedule, schedule
+from torch_ir.analysis.memory_plan.plan_memory import memory_plan_of, plan_memory
 from torch_ir.analysis.shapes.size_polynomials import product, total
 from torch_ir.analysis.values.prologue import split_prologue
+from torch_ir.ir.plans.check_plan import check_plan
+from torch_ir.ir.plans.memory_plan import Bank, MemoryPlan
 
 __all__ = [
-    "Cost", "CostDelta", "CostReport", "Diff", "KvCache", "Liveness", "NodeCost", "NodeDiff", "Roofline", "Schedule",
-    "Step", "Work", "ancestors", "cost", "cost_delta", "cost_report", "descendants", "diff", "kv_cache", "liveness",
-    "product", "register_cost", "schedule", "slice_between", "split_prologue", "subgraph", "topological_order", "total",
+    "Bank", "Cost", "CostDelta", "CostReport", "Diff", "KvCache", "Liveness", "MemoryPlan", "NodeCost", "NodeDiff",
+    "Roofline", "Schedule", "Step", "Work", "ancestors", "check_plan", "cost", "cost_delta", "cost_report",
+    "descendants", "diff", "kv_cache", "liveness", "memory_plan_of", "plan_memory", "product", "register_cost",
+    "schedule", "slice_between", "split_prologue", "subgraph", "topological_order", "total",
 ]  # fmt: skip

@@ -36,7 +36,7 @@ from torch_ir.errors import (
 
 _GROUPS = {
     "capture a model": ("extract", "llm", "train-step"),
-    "inspect a graph": ("info", "ops", "draw", "explore", "cost", "diff", "check"),
+    "inspect a graph": ("info", "ops", "draw", "explore", "cost", "memory", "diff", "check"),
     "optimise": ("optimize", "passes", "quantize", "sensitivity"),
     "run and verify": ("run", "weights", "verify", "golden", "compare", "bench"),
     "convert, lower and distribute": ("convert", "lower", "coverage", "shard", "split"),
@@ -44,6 +44,7 @@ _GROUPS = {
     "this machine": ("doctor", "completion"),
 }
 _OTHER_NAMES = {"visualize": "draw"}
+_FOLDERS = {"completion": "completions"}  # of verbs, other than `verbs`
 _SHOWN_LINES = 4
 _READER_LEFT = 141  # the shell's status for a program ended by SIGPIPE
 _TERMINATED = 143  # the shell's status for a program ended by SIGTERM
@@ -153,7 +154,8 @@ def build_parser(program: str = "torch-ir", word: str = "") -> Program:
     word = _OTHER_NAMES.get(word, word)
     names = [name for group in _GROUPS.values() for name in group]
     for name in [word] if word in names else names:
-        importlib.import_module(f"torch_ir.cli.verbs.{name.replace('-', '_')}").add_parser(parser.verbs)
+        folder = _FOLDERS.get(name, "verbs")
+        importlib.import_module(f"torch_ir.cli.{folder}.{name.replace('-', '_')}").add_parser(parser.verbs)
     return parser
 
 

@@ -1,7 +1,6 @@
 """Graphs and lowered graphs as protobuf: bytes, files, and their digest; see `torch_ir.proto`.
 
-The message classes are created at run time from a descriptor set, as generated code works with one release of protobuf
-only. `make proto` regenerates the set.
+`make proto` regenerates the descriptor set of its message classes.
 """
 
 from __future__ import annotations
@@ -9,11 +8,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from torch_ir.errors import MissingExtraError, SerializationError, first_line
+from torch_ir.errors import SerializationError, first_line
+from torch_ir.formats.descriptors import message_class
 from torch_ir.formats.graph_message import GraphReader, write_graph
 from torch_ir.formats.interned_tables import NewTables
 from torch_ir.formats.lowered_message import lowered_fields, lowered_record
@@ -26,7 +25,6 @@ from torch_ir.ir.json.digest import digest_of
 from torch_ir.ir.json.encode import FORMAT, graph_document
 from torch_ir.ir.json.json_text import read_bytes, uncollected
 
-_DESCRIPTORS = Path(__file__).with_name("torch_ir.binpb")
 _DIGEST_FIELD = b"\x7a\x20"  # start of the last field: number 15, 32 bytes
 _DIGEST_LENGTH = len(_DIGEST_FIELD) + 32
 _LOWERED_FORMAT = "torch-ir-lowered"
@@ -146,16 +144,5 @@ def _digest(body: bytes) -> bytes:
     return _DIGEST_FIELD + hashlib.sha256(body).digest()
 
 
-@lru_cache
 def _message_class(kind: str) -> Any:
-    """Return the class of a file's message, in a separate pool: other code may use another torch_ir.proto."""
-    try:
-        from google.protobuf.descriptor_pb2 import FileDescriptorSet
-        from google.protobuf.descriptor_pool import DescriptorPool
-        from google.protobuf.message_factory import GetMessageClass
-    except ImportError:  # missing, or older than 4.22
-        raise MissingExtraError("a protobuf file", "protobuf", "protobuf") from None
-    pool = DescriptorPool()
-    for file in FileDescriptorSet.FromString(_DESCRIPTORS.read_bytes()).file:
-        pool.Add(file)
-    return GetMessageClass(pool.FindMessageTypeByName(f"torch_ir.v1.{kind}"))
+    return message_class("torch_ir", f"torch_ir.v1.{kind}")

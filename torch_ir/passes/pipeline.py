@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Union
 
 from torch_ir.analysis.cost_model.measure import measured_in_all
+from torch_ir.analysis.cost_model.node_costs import graphs_of
 from torch_ir.analysis.shapes.inference import wrong_shapes
 from torch_ir.analysis.shapes.open_sizes import inside
 from torch_ir.analysis.values.rewrite_context import Knowledge, remembering
@@ -18,6 +19,7 @@ from torch_ir.errors import CommandError, GraphError, did_you_mean
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
 from torch_ir.ir.json.json_text import uncollected
+from torch_ir.ir.plans.memory_plan import MemoryPlan
 from torch_ir.ir.regroup.functions import FUSED, called_by, calls_by_function, inline_all, retell_origins
 from torch_ir.ops.effects import writes_in_place
 from torch_ir.ops.schema import name_arguments
@@ -71,6 +73,9 @@ def optimize(
             _raise_wrong_shapes(ir)
             raise
         forget_opened_calls(better, entries.opened)
+        if rows:
+            for graph in graphs_of(better):
+                graph.extensions.pop(MemoryPlan.KEY, None)  # it was for the graph before
         if folds:
             inline_all(better, lambda call: not call.op_type.startswith(FUSED))
         better.check()

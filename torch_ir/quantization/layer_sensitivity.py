@@ -36,7 +36,7 @@ from torch_ir.quantization.recipe import LayerRule, Recipe, Scheme, SchemeLike
 from torch_ir.quantization.report import QuantizationReport
 from torch_ir.run.compiled_plan import Program, Sizes
 from torch_ir.run.executor import IRExecutor, flat_inputs, read_sizes
-from torch_ir.run.memory import MemoryCheck
+from torch_ir.run.memory_check import MemoryCheck
 from torch_ir.run.weight_files import WeightSource, fit_weights, weights_from
 
 NOTE = "This compares outputs on the given inputs; it does not measure the accuracy of the model on a task."

@@ -11,7 +11,7 @@ from torch_ir.ir import IR, Limits, Param
 from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.run.compiled_plan import Program
-from torch_ir.run.memory import MemoryCheck
+from torch_ir.run.memory_check import MemoryCheck
 from torch_ir.run.stored import Weight, loaded
 from torch_ir.run.weight_files import fit_weights
 

@@ -25,7 +25,7 @@ from torch_ir.ops.torch_internals import dense_memory_key
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 from torch_ir.run.compiled_plan import Program, Sizes, Watch, computed, writes_in_place
 from torch_ir.run.isolated import run_isolated
-from torch_ir.run.memory import MemoryCheck
+from torch_ir.run.memory_check import MemoryCheck
 from torch_ir.run.overlapping_inputs import refuse_shared_memory
 from torch_ir.run.ranks import NO_RANK, Rank
 from torch_ir.run.stored import StoredTensor, Weight, loaded

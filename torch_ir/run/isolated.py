@@ -23,7 +23,7 @@ from torch_ir.ops.tensor_subclasses import plain_tensors
 from torch_ir.ops.torch_types import dtype_name
 from torch_ir.run.child_process import Child
 from torch_ir.run.compiled_plan import Sizes
-from torch_ir.run.memory import memory_limit
+from torch_ir.run.memory_check import memory_limit
 from torch_ir.run.numeric_settings import settings
 from torch_ir.run.reply import Reply, known_size, shortened
 from torch_ir.run.stored import StoredTensor, Weight

@@ -5,7 +5,7 @@
 #    source ~/.local/share/bash_completion/torch-ir
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_torch_ir_subparsers=(extract llm train-step info ops draw visualize explore cost diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
+_shtab_torch_ir_subparsers=(extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
 
 _shtab_torch_ir_extract_option_strings=(-h --help -q --quiet --import -i --input -d --dim --fixed --capture --explore --real -w --weights --level --leaf --blocks --weight-layout --dequantize --crosscheck --name -o --output --json)
 _shtab_torch_ir_llm_option_strings=(-h --help -q --quiet --import -o --output --batch --prompt --cache-length --padding --all-logits --encoder-input --blocks --weight-layout --dequantize --checkpoint --name --verify --json)
@@ -16,6 +16,7 @@ _shtab_torch_ir_draw_option_strings=(-h --help -q --quiet --import -i --input -d
 _shtab_torch_ir_visualize_option_strings=(-h --help -q --quiet --import -i --input -d --dim -o --output --format --depth --fold --level --leaf --focus --radius --max-nodes --weights --no-weights --assertions --heat --against --no-legend)
 _shtab_torch_ir_explore_option_strings=(-h --help -q --quiet --import -i --input -d --dim -o --output --open --against --level --leaf --function --pack --dumps --python --sources)
 _shtab_torch_ir_cost_option_strings=(-h --help -q --quiet --import -i --input -d --dim --by --depth --each-layer --top --device --function --json)
+_shtab_torch_ir_memory_option_strings=(-h --help -q --quiet --import -i --input -d --dim --bank --align --reorder --check --function -o --output --picture --json)
 _shtab_torch_ir_diff_option_strings=(-h --help -q --quiet --import --only --names --origins --ignore --by --top -d --dim --fail-on --exit-zero --json --markdown)
 _shtab_torch_ir_check_option_strings=(-h --help -q --quiet --import --trusted --json)
 _shtab_torch_ir_optimize_option_strings=(-h --help -q --quiet --import -i --input -d --dim -o --output --level --pass --explain --verify -w --weights --dtype --list --json)
@@ -28,7 +29,7 @@ _shtab_torch_ir_verify_option_strings=(-h --help -q --quiet --import -w --weight
 _shtab_torch_ir_golden_option_strings=(-h --help -q --quiet --import -w --weights -i --input -d --dim --seed --only --every --max-bytes --with-weights -o --output --json)
 _shtab_torch_ir_compare_option_strings=(-h --help -q --quiet --import --map --rtol --atol --json)
 _shtab_torch_ir_bench_option_strings=(-h --help -q --quiet --import -w --weights --against --level --model -i --input -d --dim --repeat --threads --seed --rtol --atol --json)
-_shtab_torch_ir_convert_option_strings=(-h --help -q --quiet --import -o --output -w --weights --functions --json)
+_shtab_torch_ir_convert_option_strings=(-h --help -q --quiet --import -o --output -w --weights --functions --to -d --dim --device --replicas --ranks --bits --json)
 _shtab_torch_ir_lower_option_strings=(-h --help -q --quiet --import -i --input -d --dim -t --target --decompose --log --json --fail-missing --picture -o --output)
 _shtab_torch_ir_coverage_option_strings=(-h --help -q --quiet --import -i --input -d --dim -t --target --no-decompose --fail-under --by --json)
 _shtab_torch_ir_shard_option_strings=(-h --help -q --quiet --import --plan --experts --mesh --place-input --place-output -o --output --json)
@@ -69,6 +70,10 @@ _shtab_torch_ir_explore___pack_COMPGEN=_shtab_compgen_dirs
 _shtab_torch_ir_explore___dumps_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_explore___sources_COMPGEN=_shtab_compgen_dirs
 _shtab_torch_ir_cost_pos_0_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_memory_pos_0_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_memory__o_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_memory___output_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_memory___picture_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_diff_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_diff_pos_1_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_check_pos_0_COMPGEN=_shtab_compgen_files
@@ -158,12 +163,13 @@ _shtab_torch_ir_run___level_choices=(clean basic full)
 _shtab_torch_ir_weights_pos_0_choices=(check)
 _shtab_torch_ir_bench___level_choices=(clean basic full)
 _shtab_torch_ir_convert___functions_choices=(none blocks all)
+_shtab_torch_ir_convert___to_choices=(chakra scale-sim scale-sim-gemm zigzag timeloop)
 _shtab_torch_ir_coverage___by_choices=(nodes flops bytes)
 _shtab_torch_ir_sweep___engine_choices=(local dask ray)
 _shtab_torch_ir_sweep___level_choices=(module function aten)
 _shtab_torch_ir_sweep___list_choices=(transformers timm)
 _shtab_torch_ir_completion_pos_0_choices=(bash zsh fish)
-_shtab_torch_ir_pos_0_choices=(extract llm train-step info ops draw visualize explore cost diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
+_shtab_torch_ir_pos_0_choices=(extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
 
 _shtab_torch_ir_extract__h_nargs=0
 _shtab_torch_ir_extract___help_nargs=0
@@ -227,6 +233,13 @@ _shtab_torch_ir_cost__q_nargs=0
 _shtab_torch_ir_cost___quiet_nargs=0
 _shtab_torch_ir_cost___each_layer_nargs=0
 _shtab_torch_ir_cost___json_nargs=0
+_shtab_torch_ir_memory__h_nargs=0
+_shtab_torch_ir_memory___help_nargs=0
+_shtab_torch_ir_memory__q_nargs=0
+_shtab_torch_ir_memory___quiet_nargs=0
+_shtab_torch_ir_memory___reorder_nargs=0
+_shtab_torch_ir_memory___check_nargs=0
+_shtab_torch_ir_memory___json_nargs=0
 _shtab_torch_ir_diff__h_nargs=0
 _shtab_torch_ir_diff___help_nargs=0
 _shtab_torch_ir_diff__q_nargs=0

@@ -50,8 +50,8 @@ function _shtab_torch_ir_using
   test "$_shtab_torch_ir_cmdpath" = "$argv"
 end
 
-set -g _shtab_torch_ir_commands extract llm train-step info ops draw visualize explore cost diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion
-set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --budget --by --cache-length --capture --checkpoint --clip-norm --depth --dequantize --device --dim --dtype --dumps --encoder-input --engine --every --explain --explore --fail-on --fail-under --fixed --focus --format --function --functions --heat --ignore --import --input --layer --leaf --level --list --loss --loss-scale --lr --map --max-bytes --max-nodes --memory --mesh --method --micro-batches --model --momentum --name --only --optimizer --output --pack --parts --pass --picture --place-input --place-output --plan --prompt --radius --ranges --recipe --repeat --rtol --sample --save-ranges --scheme --search --seed --sources --stages --steps --target --threads --time --timeout --top --verify --weight-decay --weight-layout --weights --workers -d -i -o -t -w
+set -g _shtab_torch_ir_commands extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion
+set -g _shtab_torch_ir_opts_with_value --address --against --align --at --atol --backend --bank --batch --bits --block --blocks --budget --by --cache-length --capture --checkpoint --clip-norm --depth --dequantize --device --dim --dtype --dumps --encoder-input --engine --every --explain --explore --fail-on --fail-under --fixed --focus --format --function --functions --heat --ignore --import --input --layer --leaf --level --list --loss --loss-scale --lr --map --max-bytes --max-nodes --memory --mesh --method --micro-batches --model --momentum --name --only --optimizer --output --pack --parts --pass --picture --place-input --place-output --plan --prompt --radius --ranges --ranks --recipe --repeat --replicas --rtol --sample --save-ranges --scheme --search --seed --sources --stages --steps --target --threads --time --timeout --to --top --verify --weight-decay --weight-layout --weights --workers -d -i -o -t -w
 
 complete -c torch-ir -e
 complete -c torch-ir -f
@@ -216,6 +216,21 @@ complete -c torch-ir -n '_shtab_torch_ir_using cost' -l device -x -d 'estimate t
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -l function -x -d 'report a function of the graph instead, such as decode'
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -l json -d 'print JSON'
 complete -c torch-ir -n '_shtab_torch_ir_using cost; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file, or a model: net.py:Net, package.module:function, hf:llama, a folder with a config.json, timm:resnet50, model.pt2'
+complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a memory -d 'Plan the memory of an IR file: an offset in a bank for every tensor.'
+complete -c torch-ir -n '_shtab_torch_ir_using memory' -s h -l help -d 'show this help message and exit'
+complete -c torch-ir -n '_shtab_torch_ir_using memory' -s q -l quiet -d 'show no progress and no notes'
+complete -c torch-ir -n '_shtab_torch_ir_using memory' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using memory' -s i -l input -x -d 'an input: 1x3x224x224, ids=i64[batch,seq], i64[1,8]<100, x=@file.npy, @all.npz, flag=true; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using memory' -s d -l dim -x -d 'a value for a symbolic size, such as batch=8; for a model, also its range; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using memory' -l bank -x -d 'a memory, the fastest first; what does not fit goes to the next; repeatable (default: one, unlimited)'
+complete -c torch-ir -n '_shtab_torch_ir_using memory' -l align -x -d 'offsets are multiples of this (default: 1)'
+complete -c torch-ir -n '_shtab_torch_ir_using memory' -l reorder -d 'first order the nodes for a lower peak; needs -o'
+complete -c torch-ir -n '_shtab_torch_ir_using memory' -l check -d 'check the plan in the file against its graph, and show it'
+complete -c torch-ir -n '_shtab_torch_ir_using memory' -l function -x -d 'plan a function of the graph instead, such as decode'
+complete -c torch-ir -n '_shtab_torch_ir_using memory' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'write the graph with its plan: .json, .json.gz, .pb or .ir'
+complete -c torch-ir -n '_shtab_torch_ir_using memory' -l picture -xka "(__fish_complete_path (commandline -ct))" -d 'draw the plan over time: an .svg file'
+complete -c torch-ir -n '_shtab_torch_ir_using memory' -l json -d 'print JSON'
+complete -c torch-ir -n '_shtab_torch_ir_using memory; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file, or a model: net.py:Net, package.module:function, hf:llama, a folder with a config.json, timm:resnet50, model.pt2'
 complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a diff -d 'Compare two IR files node by node, ignoring names, with costs.'
 complete -c torch-ir -n '_shtab_torch_ir_using diff' -s h -l help -d 'show this help message and exit'
 complete -c torch-ir -n '_shtab_torch_ir_using diff' -s q -l quiet -d 'show no progress and no notes'
@@ -380,13 +395,19 @@ complete -c torch-ir -n '_shtab_torch_ir_using bench' -l rtol -x -d 'relative to
 complete -c torch-ir -n '_shtab_torch_ir_using bench' -l atol -x -d 'absolute tolerance (default: by dtype)'
 complete -c torch-ir -n '_shtab_torch_ir_using bench' -l json -d 'print JSON'
 complete -c torch-ir -n '_shtab_torch_ir_using bench; and test $_shtab_torch_ir_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'IR files that compute the same; the first is the base'
-complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a convert -d 'Write an IR file as JSON, protobuf or text, as ONNX, MLIR, StableHLO, Python or .pt2.'
+complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a convert -d 'Write an IR file as JSON, protobuf or text, as ONNX, MLIR, StableHLO, Python or .pt2, or for a simulator.'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -s h -l help -d 'show this help message and exit'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -s q -l quiet -d 'show no progress and no notes'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write: .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .stablehlo.mlir, .py, .pt2'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -s w -l weights -xka "(__fish_complete_path (commandline -ct))" -d 'weights to put into .onnx (default: none) or .pt2; or `random`'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -l functions -xka "none blocks all" -d 'functions to keep in .onnx and .mlir files: none, blocks (the default), or all, with fused operators'
+complete -c torch-ir -n '_shtab_torch_ir_using convert' -l to -xka "chakra scale-sim scale-sim-gemm zigzag timeloop" -d 'the simulator: chakra, scale-sim, scale-sim-gemm, zigzag, timeloop; chakra and timeloop write folders'
+complete -c torch-ir -n '_shtab_torch_ir_using convert' -s d -l dim -x -d 'a value for a symbolic size; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using convert' -l device -x -d 'chakra: times for a device: peak=312TFLOPs,bw=2.0TB/s'
+complete -c torch-ir -n '_shtab_torch_ir_using convert' -l replicas -x -d 'chakra: how many times all ranks run (default: 1)'
+complete -c torch-ir -n '_shtab_torch_ir_using convert' -l ranks -x -d 'chakra: also write the files of single ranks: 0-7,12 or all'
+complete -c torch-ir -n '_shtab_torch_ir_using convert' -l bits -x -d 'zigzag: bits of all operands (default: those of dtypes)'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -l json -d 'print JSON'
 complete -c torch-ir -n '_shtab_torch_ir_using convert; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file: protobuf (.pb, .binpb), JSON, gzipped JSON or text'
 complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a lower -d 'Lower an IR file to your target and list what is missing.'

@@ -14,7 +14,7 @@ _shtab_torch_ir_commands() {
     check:'Check an IR file against the rules of the format.'
     compare:'Compare the dumps of another runtime with a golden pack.'
     completion:'Print a completion script for your shell.'
-    convert:'Write an IR file as JSON, protobuf or text, as ONNX, MLIR, StableHLO, Python or .pt2.'
+    convert:'Write an IR file as JSON, protobuf or text, as ONNX, MLIR, StableHLO, Python or .pt2, or for a simulator.'
     cost:'Report the cost of an IR file: FLOPs, bytes, memory, time.'
     coverage:'Report how much of an IR file a target can run.'
     diff:'Compare two IR files node by node, ignoring names, with costs.'
@@ -26,6 +26,7 @@ _shtab_torch_ir_commands() {
     info:'Summarise an IR file.'
     llm:'Capture prefill and decode of a language model, with KV cache.'
     lower:'Lower an IR file to your target and list what is missing.'
+    memory:'Plan the memory of an IR file: an offset in a bank for every tensor.'
     ops:'List the operators of an IR file, or describe operators of torch.'
     optimize:'Optimise a graph, without weights, and report the savings.'
     passes:'List the optimisation passes, or explain one.'
@@ -117,6 +118,12 @@ _shtab_torch_ir_convert_options=(
   {-o,--output}"[the file to write\: .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .stablehlo.mlir, .py, .pt2]:FILE:_files"
   {-w,--weights}"[weights to put into .onnx (default\: none) or .pt2\; or \`random\`]:FILE:_files"
   "--functions[functions to keep in .onnx and .mlir files\: none, blocks (the default), or all, with fused operators]:WHICH:(none blocks all)"
+  "--to[the simulator\: chakra, scale-sim, scale-sim-gemm, zigzag, timeloop\; chakra and timeloop write folders]:NAME:(chakra scale-sim scale-sim-gemm zigzag timeloop)"
+  "*"{-d,--dim}"[a value for a symbolic size\; repeatable]:NAME=SIZE:"
+  "--device[chakra\: times for a device\: peak\=312TFLOPs,bw\=2.0TB\/s]:FIGURES:"
+  "--replicas[chakra\: how many times all ranks run (default\: 1)]:N:"
+  "--ranks[chakra\: also write the files of single ranks\: 0-7,12 or all]:LIST:"
+  "--bits[zigzag\: bits of all operands (default\: those of dtypes)]:N:"
   "--json[print JSON]"
   ":an IR file\: protobuf (.pb, .binpb), JSON, gzipped JSON or text:_files"
 )
@@ -348,6 +355,26 @@ _shtab_torch_ir_lower_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_torch_ir_lower_defaults_added=0
+
+_shtab_torch_ir_memory_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
+  "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
+  "*"{-d,--dim}"[a value for a symbolic size, such as batch\=8\; for a model, also its range\; repeatable]:NAME=SIZE:"
+  "*--bank[a memory, the fastest first\; what does not fit goes to the next\; repeatable (default\: one, unlimited)]:NAME[=SIZE]:"
+  "--align[offsets are multiples of this (default\: 1)]:BYTES:"
+  "--reorder[first order the nodes for a lower peak\; needs -o]"
+  "--check[check the plan in the file against its graph, and show it]"
+  "--function[plan a function of the graph instead, such as decode]:NAME:"
+  {-o,--output}"[write the graph with its plan\: .json, .json.gz, .pb or .ir]:FILE:_files"
+  "--picture[draw the plan over time\: an .svg file]:FILE:_files"
+  "--json[print JSON]"
+  ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_torch_ir_memory_defaults_added=0
 
 _shtab_torch_ir_ops_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -647,6 +674,7 @@ _shtab_torch_ir() {
         info) _arguments -C -s $_shtab_torch_ir_info_options ;;
         llm) _arguments -C -s $_shtab_torch_ir_llm_options ;;
         lower) _arguments -C -s $_shtab_torch_ir_lower_options ;;
+        memory) _arguments -C -s $_shtab_torch_ir_memory_options ;;
         ops) _arguments -C -s $_shtab_torch_ir_ops_options ;;
         optimize) _arguments -C -s $_shtab_torch_ir_optimize_options ;;
         passes) _arguments -C -s $_shtab_torch_ir_passes_options ;;

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torch_ir.cli.arguments.simulator_options import add_simulators, check_simulator, simulator_text, write_simulator
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_json, add_verb, load_graph, print_json, read_weights, save_graph
 from torch_ir.errors import CommandError, printable
@@ -29,6 +30,9 @@ model.json -o model.onnx --functions none
 model.json -o model.mlir
 model.json -o model.stablehlo.mlir
 model.json -o model.py
+pipeline.json --to chakra -o traces --replicas 64 --device peak=990TFLOPs,bw=3.35TB/s
+model.json --to scale-sim -o model.csv
+model.json --to zigzag --bits 8 -o workload.yaml
 """
 _OURS = (".json", ".json.gz", ".pb", ".binpb", ".ir")
 _STABLEHLO = ".stablehlo.mlir"
@@ -40,7 +44,7 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "convert",
-        "write an IR file as JSON, protobuf or text, as ONNX, MLIR, StableHLO, Python or .pt2",
+        "write an IR file as JSON, protobuf or text, as ONNX, MLIR, StableHLO, Python or .pt2, or for a simulator",
         _EXAMPLES,
         run,
     )
@@ -57,10 +61,14 @@ def add_parser(verbs: Verbs) -> None:
         choices=("none", "blocks", "all"),
         help="functions to keep in .onnx and .mlir files: none, blocks (the default), or all, with fused operators",
     )
+    add_simulators(parser)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    check_simulator(arguments)
+    if arguments.to:
+        return _simulate(arguments)
     kind = _kind(arguments.output)
     _check(arguments, kind)
     ir = load_graph(arguments.file)
@@ -75,6 +83,20 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({"file": arguments.output, "kind": kind.removeprefix("."), "bytes": size, "side_files": beside})
     elif beside and not arguments.quiet:
         print(printable(f"{arguments.output}, with data in {', '.join(beside)}; keep them together"))
+    return 0
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    """Write the files of a simulator."""
+    if arguments.weights or arguments.functions:
+        raise CommandError("--weights and --functions are for formats that run a graph, not for --to")
+    ir = load_graph(arguments.file)
+    show_progress(f"writing {arguments.output}")
+    written = write_simulator(ir, arguments)
+    if arguments.json:
+        print_json({"file": arguments.output, "kind": arguments.to, **written})
+    elif not arguments.quiet:
+        print(printable(f"{arguments.output}: {simulator_text(arguments.to, written)}"))
     return 0
 
 

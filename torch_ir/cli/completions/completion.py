@@ -31,4 +31,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 def script_of(shell: str) -> Path:
     """Return the script for a shell, which is generated with the package."""
-    return Path(__file__).parents[1] / "completions" / f"torch-ir.{shell}"
+    return Path(__file__).with_name(f"torch-ir.{shell}")

@@ -1,0 +1,59 @@
+"""Assign buffers to banks: the first bank has what is used most per byte and step, the rest spills to the next.
+
+A tensor stays in one bank for its whole life. The last bank takes everything that is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch_ir.analysis.memory_plan.buffers import Buffer, overlapping
+from torch_ir.analysis.memory_plan.first_fit import lowest_gap, top_of
+from torch_ir.analysis.memory_plan.lifetimes import Lifetime
+from torch_ir.analysis.memory_plan.pack_buffers import pack
+from torch_ir.errors import DeviceError
+from torch_ir.ir.plans.memory_plan import Bank, Place
+
+
+def assign_banks(lives: Sequence[Lifetime], banks: Sequence[Bank], effort: int) -> list[Place]:
+    """Return the place of each tensor; raise DeviceError if the last bank is too small for what is left."""
+    places: dict[int, Place] = {}
+    left = list(range(len(lives)))
+    for number, bank in enumerate(banks):
+        found = _in_bank([lives[index] for index in left], bank, effort, number == len(banks) - 1)
+        for at, offset in found.items():
+            life = lives[left[at]]
+            numbers = (offset * bank.alignment, life.bytes, life.first, life.last, life.is_scratch)
+            places[left[at]] = Place(life.name, bank.name, *numbers)
+        left = [index for index in left if index not in places]
+    return [places[index] for index in range(len(lives))]
+
+
+def _in_bank(lives: Sequence[Lifetime], bank: Bank, effort: int, is_last: bool) -> dict[int, int]:
+    """Return the offsets, in units of the alignment, of the lives that get a place in this bank, by their number."""
+    buffers = [Buffer(life.first, life.last + 1, -(-life.bytes // bank.alignment)) for life in lives]
+    if bank.bytes is None:
+        return dict(enumerate(pack(buffers, effort=effort)))
+    capacity = bank.bytes // bank.alignment
+    found = pack(buffers, capacity, effort)
+    if (top := top_of(buffers, found)) <= capacity:
+        return dict(enumerate(found))
+    if is_last:
+        needs = f"{top * bank.alignment} bytes, {len(lives)} tensors"
+        raise DeviceError(f"bank {bank.name!r:.60} has {bank.bytes} bytes, but needs {needs}; add a bank for the rest")
+    return _most_used(lives, buffers, capacity)
+
+
+def _most_used(lives: Sequence[Lifetime], buffers: Sequence[Buffer], capacity: int) -> dict[int, int]:
+    """Place the buffers with the most uses for each step first, while they fit; of equals, the larger ones."""
+    overlaps = overlapping(buffers)
+    offsets: list[int | None] = [None] * len(buffers)
+    order = sorted(
+        range(len(lives)),
+        key=lambda index: (-lives[index].uses / (buffers[index].end - buffers[index].start), -buffers[index].size),
+    )
+    for index in order:
+        offset = lowest_gap(buffers, index, overlaps[index], offsets)
+        if offset + buffers[index].size <= capacity:
+            offsets[index] = offset
+    return {index: offset for index, offset in enumerate(offsets) if offset is not None}

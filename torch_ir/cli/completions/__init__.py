@@ -1,0 +1,1 @@
+"""Completion scripts of shells, and the verb that prints them."""

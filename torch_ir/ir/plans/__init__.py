@@ -1,0 +1,1 @@
+"""Plans that are kept in a graph's file beside the graph."""
