@@ -1,0 +1,120 @@
+"""The best layouts of a graph on the ranks of one mesh axis: rows of a plan, time, and memory."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch_ir.analysis.memory.kv_cache_report import kv_cache
+from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.graph.origins import joined
+from torch_ir.ir.graph.placements import REPLICATE, Placement, Shard
+from torch_ir.ir.json.json_text import uncollected
+from torch_ir.planning.graph_scopes import Called, Scopes
+from torch_ir.planning.graph_search import Choices, End, GraphSearch, Way
+from torch_ir.planning.prices import Cluster, Prices
+from torch_ir.planning.rank_steps import Ranks
+from torch_ir.planning.stage_choice import Unit
+from torch_ir.planning.style_options import Choice, Row, Variable, classes_of
+
+_CUT_INPUT = (0, 1)  # dimensions of an input that may be sharded: batch, and sequence or heads
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a graph is sharded over one axis: the arguments of `shard`, and the cost of its parts in order."""
+
+    axis: str
+    ranks: int
+    rows: Mapping[str, Row]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    seconds: float
+    bytes: float  # of weights and inputs
+    units: tuple[Unit, ...]
+
+
+def layouts(
+    ir: IR, axis: str, ranks: int, cluster: Cluster, sizes: Mapping[str, int], most_bytes: float = math.inf
+) -> list[Layout]:
+    """Return the layouts that no other one beats in both time and memory, fastest first; those beyond are left out."""
+    prices = Prices(cluster, {**ir.mesh, axis: ranks}, sizes)
+    changed = {target for target, _ in ir.mutations}
+    keys = {
+        param: param.param.keys
+        for param in ir.params
+        if ranks > 1 and param.param and param.param.in_state_dict and param not in changed and param.is_static
+    }
+    inputs = _input_variables(ir) if ranks > 1 else []
+    scopes = Scopes(ir, "", keys, classes_of(ir), weights=ir.params, inputs=inputs, caches=kv_cache(ir).left)
+    with uncollected():
+        search = GraphSearch(Ranks(ir, axis, ranks, prices), scopes, most_bytes)
+        ends = search.ends({})
+    found: list[Layout] = []
+    for end in sorted(ends, key=lambda end: (end.way.seconds, end.way.bytes)):
+        if not found or end.way.bytes < found[-1].bytes:
+            found.append(_layout(ir, axis, ranks, search, end))
+    return [each for each in found if ranks == 1 or each.rows or each.inputs]  # others divide nothing
+
+
+def _input_variables(ir: IR) -> list[Variable]:
+    """Return the choice of a placement for each input, one for inputs whose names differ only in numbers."""
+    groups: dict[Any, list[TensorMeta]] = {}
+    for tensor in ir.graph_inputs:
+        groups.setdefault((_NUMBER.sub("*", tensor.name), tensor.shape), []).append(tensor)
+    found = []
+    for (_, shape), tensors in groups.items():
+        cuts = [Shard(dim) for dim in _CUT_INPUT[: len(shape)] if isinstance(shape[dim], int) and int(shape[dim]) > 1]
+        places: list[Placement] = [REPLICATE, *cuts]
+        choices = tuple(Choice((), (place,) * len(tensors), ()) for place in places)
+        found.append(Variable(tuple(tensors), (), choices))
+    return found
+
+
+def _layout(ir: IR, axis: str, ranks: int, search: GraphSearch, end: End) -> Layout:
+    inputs = {
+        tensor.name: str(place)
+        for variable, choice in zip(search.scopes.variables, end.choices, strict=True)
+        if isinstance(variable, Variable) and choice is not None and variable.weights[0] in ir.graph_inputs
+        for tensor, place in zip(variable.weights, choice.weights, strict=True)
+        if isinstance(place, Shard)
+    }
+    outputs = {
+        tensor.name: str(place)
+        for tensor, place in zip(ir.graph_outputs, end.places, strict=True)
+        if isinstance(place, Shard)
+    }
+    rows = dict(rows_of(search.scopes, end.choices))
+    return Layout(axis, ranks, rows, inputs, outputs, end.way.seconds, end.way.bytes, tuple(_units(search.scopes, end.way)))
+
+
+def rows_of(scopes: Scopes, choices: Choices, path: str = "") -> Iterator[tuple[str, Row]]:
+    """Yield the rows of a plan for the choices of a graph at a path."""
+    for variable, choice in zip(scopes.variables, choices, strict=True):
+        if choice is None:
+            continue
+        if isinstance(variable, Called):
+            for call in variable.calls:
+                yield from rows_of(variable.scopes, choice, joined(path, call.origin.module))
+        else:
+            yield from ((joined(path, name), row) for name, row in choice.rows)
+
+
+def _units(scopes: Scopes, way: Way) -> list[Unit]:
+    """Return the parts of a graph that a pipeline can be cut between, with their costs."""
+    steps: list[tuple[float, float]] = []
+    while way.before is not None:
+        steps.append((way.seconds - way.before.seconds, way.bytes - way.before.bytes))
+        way = way.before
+    found: list[Unit] = []
+    for scope, (seconds, size) in zip(scopes.rows, reversed(steps), strict=True):
+        calls = scope.nodes if scope.call is not None else scope.nodes[:1]
+        names = [call.origin.module if scope.call is not None else call.name for call in calls]
+        found += [Unit(name, seconds / len(names), size / len(names)) for name in names]
+    last = found.pop()  # the results, which belong to what computes them
+    found[-1:] = [Unit(each.name, each.seconds + last.seconds, each.bytes + last.bytes) for each in found[-1:]]
+    return found
