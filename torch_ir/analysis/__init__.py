@@ -5,6 +5,7 @@ Nothing here changes a graph; torch is imported only by analyses that need it.
 
 from torch_ir.analysis.cost_model.cost_table import CostReport, cost_report
 from torch_ir.analysis.cost_model.delta import CostDelta, cost_delta
+from torch_ir.analysis.cost_model.links import Link
 from torch_ir.analysis.cost_model.node_costs import Cost, NodeCost, Work, cost
 from torch_ir.analysis.cost_model.roofline import Roofline
 from torch_ir.analysis.cost_model.user_formulas import register_cost
@@ -19,7 +20,7 @@ from torch_ir.analysis.shapes.size_polynomials import product, total
 from torch_ir.analysis.values.prologue import split_prologue
 
 __all__ = [
-    "Cost", "CostDelta", "CostReport", "Diff", "KvCache", "Liveness", "NodeCost", "NodeDiff", "Roofline", "Schedule",
+    "Cost", "CostDelta", "CostReport", "Diff", "KvCache", "Link", "Liveness", "NodeCost", "NodeDiff", "Roofline", "Schedule",
     "Step", "Work", "ancestors", "cost", "cost_delta", "cost_report", "descendants", "diff", "kv_cache", "liveness",
     "product", "register_cost", "schedule", "slice_between", "split_prologue", "subgraph", "topological_order", "total",
 ]  # fmt: skip

@@ -45,9 +45,7 @@ class Candidate:
         return self.divided.data * self.divided.ranks * self.count
 
 
-def candidate_of(
-    divided: Divided, count: int, cluster: Cluster, objective: str, more: float = 0.0
-) -> Candidate | None:
+def candidate_of(divided: Divided, count: int, cluster: Cluster, objective: str, more: float = 0.0) -> Candidate | None:
     """Return the best candidate with so many stages whose ranks also have room for `more` bytes; None if none fits."""
     stride = divided.data * divided.ranks
     found = []

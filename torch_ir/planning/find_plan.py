@@ -136,7 +136,7 @@ class _Search:
     def least_memory(self) -> float:
         """Return the memory of a rank in the smallest plan, whatever its time."""
         roomy = replace(self.cluster, memory=1 << 62)
-        found = []
+        found: list[Candidate] = []
         for data, ranks in self.pairs():
             divided = divided_graph(self.ir, data, ranks, roomy, self.sizes)
             if divided is not None:

@@ -68,7 +68,9 @@ class Scopes:
         called = self._called(classes)
         passed = {t for each in called for call in each.calls for t in call.inputs} - _read(ir, called)
         own = {tensor: names for tensor, names in keys.items() if tensor not in passed}
-        relative = {module[len(path) :].removeprefix("."): name for module, name in classes.items() if _in(module, path)}
+        relative = {
+            module[len(path) :].removeprefix("."): name for module, name in classes.items() if _in(module, path)
+        }
         self.variables: list[Variable | Called] = [*inputs, *variables_of(own, relative), *called]
 
     def result_place(self, tensor: TensorMeta, place: Placement) -> Placement:
@@ -116,7 +118,10 @@ class Scopes:
         """The scopes in order."""
         nodes = [*self.ir.nodes, self.ir.returns]
         called = {
-            node: number for number, each in enumerate(self.variables) if isinstance(each, Called) for node in each.calls
+            node: number
+            for number, each in enumerate(self.variables)
+            if isinstance(each, Called)
+            for node in each.calls
         }
         inputs = [tuple(dict.fromkeys(self._inputs(node, called.get(node)))) for node in nodes]
         first: dict[TensorMeta, int] = {}

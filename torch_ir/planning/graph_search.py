@@ -147,6 +147,8 @@ class GraphSearch:
         self, scope: Scope, chosen: tuple[tuple[int, Any], ...], choices: Mapping[int, Any], given: Given
     ) -> tuple[dict[TensorMeta, Held] | None, float]:
         """Return the tensors that a node reads first, as given or chosen, and the bytes that begin to count."""
+        if not chosen and not scope.entering:
+            return {}, 0.0
         size = 0.0
         for number, choice in chosen:
             variable = self.scopes.variables[number]
@@ -155,16 +157,17 @@ class GraphSearch:
                     held = self.steps.given(tensor, place)
                     if held is None:
                         return None, 0.0
-                    size += self.ranks.prices.bytes(held.forms[0][1])
+                    size += self.steps.bytes(held)
         found: dict[TensorMeta, Held] = {}
+        places = self._places(choices) if scope.entering else {}
         for tensor in scope.entering:
-            place = self._places(choices).get(tensor)
+            place = places.get(tensor)
             held = given.get(tensor) or self.steps.given(tensor, place or REPLICATE)
             if held is None:
                 return None, 0.0
             found[tensor] = held
             if place is None and tensor not in given:
-                size += self.ranks.prices.bytes(held.forms[0][1])
+                size += self.steps.bytes(held)
         return found, size
 
     def _places(self, choices: Mapping[int, Any]) -> dict[TensorMeta, Placement]:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch_ir.analysis.memory.kv_cache_report import kv_cache
@@ -30,12 +31,47 @@ class Layout:
 
     axis: str
     ranks: int
-    rows: Mapping[str, Row]
-    inputs: Mapping[str, str]
-    outputs: Mapping[str, str]
-    seconds: float
-    bytes: float  # of weights and inputs
-    units: tuple[Unit, ...]
+    scopes: Scopes
+    end: End
+
+    @property
+    def seconds(self) -> float:
+        return self.end.way.seconds
+
+    @property
+    def bytes(self) -> float:
+        """The memory of weights and inputs."""
+        return self.end.way.bytes
+
+    @cached_property
+    def rows(self) -> dict[str, Row]:
+        return dict(rows_of(self.scopes, self.end.choices))
+
+    @property
+    def divides(self) -> bool:
+        """Whether any weight or input is sharded."""
+        return next(rows_of(self.scopes, self.end.choices), None) is not None or bool(self.inputs)
+
+    @cached_property
+    def inputs(self) -> dict[str, str]:
+        """The placements of inputs that are sharded."""
+        return {
+            tensor.name: str(place)
+            for variable, choice in zip(self.scopes.variables, self.end.choices, strict=True)
+            if isinstance(variable, Variable) and choice and variable.weights[0] in self.scopes.ir.graph_inputs
+            for tensor, place in zip(variable.weights, choice.weights, strict=True)
+            if isinstance(place, Shard)
+        }
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """The placements of outputs that stay sharded."""
+        pairs = zip(self.scopes.ir.graph_outputs, self.end.places, strict=True)
+        return {tensor.name: str(place) for tensor, place in pairs if isinstance(place, Shard)}
+
+    @cached_property
+    def units(self) -> list[Unit]:
+        return _units(self.scopes, self.end.way)
 
 
 def layouts(
@@ -57,8 +93,8 @@ def layouts(
     found: list[Layout] = []
     for end in sorted(ends, key=lambda end: (end.way.seconds, end.way.bytes)):
         if not found or end.way.bytes < found[-1].bytes:
-            found.append(_layout(ir, axis, ranks, search, end))
-    return [each for each in found if ranks == 1 or each.rows or each.inputs]  # others divide nothing
+            found.append(Layout(axis, ranks, scopes, end))
+    return [each for each in found if ranks == 1 or each.divides]
 
 
 def _input_variables(ir: IR) -> list[Variable]:
@@ -73,23 +109,6 @@ def _input_variables(ir: IR) -> list[Variable]:
         choices = tuple(Choice((), (place,) * len(tensors), ()) for place in places)
         found.append(Variable(tuple(tensors), (), choices))
     return found
-
-
-def _layout(ir: IR, axis: str, ranks: int, search: GraphSearch, end: End) -> Layout:
-    inputs = {
-        tensor.name: str(place)
-        for variable, choice in zip(search.scopes.variables, end.choices, strict=True)
-        if isinstance(variable, Variable) and choice is not None and variable.weights[0] in ir.graph_inputs
-        for tensor, place in zip(variable.weights, choice.weights, strict=True)
-        if isinstance(place, Shard)
-    }
-    outputs = {
-        tensor.name: str(place)
-        for tensor, place in zip(ir.graph_outputs, end.places, strict=True)
-        if isinstance(place, Shard)
-    }
-    rows = dict(rows_of(search.scopes, end.choices))
-    return Layout(axis, ranks, rows, inputs, outputs, end.way.seconds, end.way.bytes, tuple(_units(search.scopes, end.way)))
 
 
 def rows_of(scopes: Scopes, choices: Choices, path: str = "") -> Iterator[tuple[str, Row]]:

@@ -1,8 +1,8 @@
 """Plans for a whole model: mesh axes with the rows of each, and where pipeline stages begin; as a JSON file.
 
-    plan = load_plan("plan.json")
-    sharded = plan.shard(ir)
-    pipeline = plan.split(sharded)
+plan = load_plan("plan.json")
+sharded = plan.shard(ir)
+pipeline = plan.split(sharded)
 """
 
 from __future__ import annotations
@@ -150,7 +150,9 @@ def _axis(record: Any, path: str) -> Axis:
     allow_keys(record, _AXIS_KEYS, path)
     ranks = required(record, "ranks", int, path)
     if not 1 <= ranks <= _MOST_RANKS:
-        raise SerializationError(f"expected a number from 1 to {_MOST_RANKS}, found {ranks}", f"{path}.ranks", rule="R4")
+        raise SerializationError(
+            f"expected a number from 1 to {_MOST_RANKS}, found {ranks}", f"{path}.ranks", rule="R4"
+        )
     rows: dict[str, Row] = {}
     for name, row in required(record, "rows", dict, path).items():
         rows[name] = row if isinstance(row, str) else _strings(row, f"{path}.rows.{name:.60}")

@@ -35,7 +35,11 @@ class Cluster:
     per_node: int = _PER_NODE
 
     def __post_init__(self) -> None:
-        for name, least, most in (("devices", 1, _MOST_DEVICES), ("memory", 1, 1 << 62), ("per_node", 1, _MOST_DEVICES)):
+        for name, least, most in (
+            ("devices", 1, _MOST_DEVICES),
+            ("memory", 1, 1 << 62),
+            ("per_node", 1, _MOST_DEVICES),
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float) if name == "memory" else int):
                 raise PlanError(f"{name} must be a number, not {value!r:.40}")

@@ -68,6 +68,7 @@ class RankSteps:
         # local tensors that depend on weights alone, whose readers run once; in a function, they are inputs
         self._once: set[TensorMeta] | None = None if is_function else set()
         self._given: dict[tuple[TensorMeta, Placement], Held | None] = {}
+        self._bytes: dict[int, float] = {}
         self._known: dict[Any, Done | None] = {}
         self._steps: dict[Any, Done | None] = {}
 
@@ -77,6 +78,12 @@ class RankSteps:
         if key not in self._given:
             self._given[key] = self._new(tensor, place)
         return self._given[key]
+
+    def bytes(self, held: Held) -> float:
+        """Return the size of an input or weight on a rank."""
+        if id(held) not in self._bytes:
+            self._bytes[id(held)] = self.ranks.prices.bytes(held.forms[0][1])
+        return self._bytes[id(held)]
 
     def _new(self, tensor: TensorMeta, place: Placement) -> Held | None:
         self._graph.hold(tensor, Held(place, (), ()), self._maker[tensor])

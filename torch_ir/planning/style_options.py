@@ -55,7 +55,9 @@ def variables_of(
         elif kind:
             by_module.setdefault(tuple(name.rpartition(".")[0] for name in names), []).append(tensor)
     for modules, tensors in by_module.items():
-        vectors = [t for t, names in keys.items() if len(t.shape) == 1 and _owners(names) == modules and t not in barred]
+        vectors = [
+            t for t, names in keys.items() if len(t.shape) == 1 and _owners(names) == modules and t not in barred
+        ]
         if len(tensors) == 1:
             found.append(_module(modules, tensors[0], vectors, classes))
     return found
@@ -109,7 +111,9 @@ def _module(
         styles = {module: style_of(row, module) for module, row in rows.items()}
         of = [
             {
-                styles[m].of_weight(len(each.shape), classes.get(m, "")) if m in styles else style_of("replicate", m).matrix
+                styles[m].of_weight(len(each.shape), classes.get(m, ""))
+                if m in styles
+                else style_of("replicate", m).matrix
                 for m in modules
             }
             for each in weights

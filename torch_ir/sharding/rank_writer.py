@@ -99,7 +99,10 @@ class Writer:
     def pieces(self, tensor: TensorMeta, place: Shard) -> TensorMeta:
         """Select the rank's own shard of a replicated tensor."""
         size = int(tensor.shape[place.dim])
-        inputs, shape = {"self": tensor, "index": self._rows(size, place.parts)}, _with(tensor, place, size // self.ranks)
+        inputs, shape = (
+            {"self": tensor, "index": self._rows(size, place.parts)},
+            _with(tensor, place, size // self.ranks),
+        )
         return self.add("aten.index_select.default", inputs, {"dim": place.dim}, "pieces", shape=shape)
 
     def _once(self, tensor: TensorMeta) -> TensorMeta:

@@ -43,7 +43,9 @@ class Clock:
         if not bodies:
             seconds = self.device.seconds(row)
             if self._network is not None and row.communication:
-                return Times(sending=max(seconds, self._network.seconds(row.node, weight_of(row.communication), self._mesh)))
+                return Times(
+                    sending=max(seconds, self._network.seconds(row.node, weight_of(row.communication), self._mesh))
+                )
             return Times(seconds, 0.0) if self.device.is_compute_bound(row) else Times(0.0, seconds)
         times = list(map(self._body, bodies))
         if row.node.op_type == COND:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.arguments.size_specs import parse_sizes
@@ -44,11 +45,10 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.analysis import Roofline
-    from torch_ir.analysis.cost_model.links import Link
+    from torch_ir.analysis import Link, Roofline
     from torch_ir.planning import Cluster, find_plan
 
-    given = {
+    given: dict[str, tuple[Callable[[Any], Any], Any]] = {
         "device": (Roofline.parse, arguments.device),
         "link": (Link.parse, arguments.link),
         "between": (Link.parse, arguments.between),

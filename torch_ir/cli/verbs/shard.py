@@ -31,8 +31,8 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument(
         "--plan",
         metavar="PLAN",
-        help="a plan of `torch-ir plan`, a JSON file that maps module paths to styles, or a transformers configuration: "
-        "hf:TYPE, a folder",
+        help="a plan of `torch-ir plan`, a JSON file that maps module paths to styles, or a transformers "
+        "configuration: hf:TYPE, a folder",
     )
     parser.add_argument("--experts", action="store_true", help="expert parallelism, by transformers' plan")
     parser.add_argument(
