@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,12 +12,22 @@ from torch import nn
 
 from tests.sharded_models import Tower, language_model
 from torch_ir import (
-    IR, Cluster, PlanError, ShardError, cost, extract_ir, find_plan, liveness, load_plan, pipeline_report, shard,
-    transformers_plan, verify_pipeline, verify_sharded,
-)  # fmt: skip
+    IR,
+    Cluster,
+    PlanError,
+    ShardError,
+    cost,
+    extract_ir,
+    find_plan,
+    liveness,
+    pipeline_report,
+    shard,
+    transformers_plan,
+    verify_pipeline,
+    verify_sharded,
+)
 from torch_ir.analysis import Link, Roofline
 from torch_ir.analysis.cost_model.times import Clock
-from torch_ir.cli import main
 from torch_ir.planning.layouts import layouts
 
 SUMMED = {"matrix": "shard(-1)", "inputs": "shard(-1)"}
@@ -193,7 +202,7 @@ def test_a_plan_of_several_axes_and_stages() -> None:
 def test_what_is_missing_if_nothing_fits() -> None:
     """The sentence names the memory that the smallest plan needs; with that, a plan is found."""
     ir = extract_ir(Tower(), (IDS,), strict=False)
-    with pytest.raises(PlanError, match="no plan fits 2 devices of 2.00 kB: the smallest needs .* on each; the wei"):
+    with pytest.raises(PlanError, match=r"no plan fits 2 devices of 2.00 kB: the smallest needs .* on each; the wei"):
         find_plan(ir, cluster("balanced", 2, 2000))
     with pytest.raises(PlanError) as refused:
         find_plan(ir, cluster("balanced", 2, 20_000))

@@ -103,7 +103,10 @@ def test_bad_plan_files(model, folder, capsys, document: dict[str, Any], message
 
 
 def test_rows_of_a_plan_file_are_checked_by_shard(model, folder, capsys) -> None:
-    for rows, message in (({"nowhere": "colwise"}, "'nowhere' matches no module"), ({"head": "x"}, "unknown style 'x'")):
+    for rows, message in (
+        ({"nowhere": "colwise"}, "'nowhere' matches no module"),
+        ({"head": "x"}, "unknown style 'x'"),
+    ):
         (folder / "plan.json").write_text(json.dumps({**FORMAT, "axes": [{**AXIS, "rows": rows}]}))
         assert main(["shard", "model.json", "--plan", "plan.json"]) == 1
         assert message in capsys.readouterr().err

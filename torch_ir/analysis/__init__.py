@@ -20,7 +20,8 @@ from torch_ir.analysis.shapes.size_polynomials import product, total
 from torch_ir.analysis.values.prologue import split_prologue
 
 __all__ = [
-    "Cost", "CostDelta", "CostReport", "Diff", "KvCache", "Link", "Liveness", "NodeCost", "NodeDiff", "Roofline", "Schedule",
-    "Step", "Work", "ancestors", "cost", "cost_delta", "cost_report", "descendants", "diff", "kv_cache", "liveness",
-    "product", "register_cost", "schedule", "slice_between", "split_prologue", "subgraph", "topological_order", "total",
+    "Cost", "CostDelta", "CostReport", "Diff", "KvCache", "Link", "Liveness", "NodeCost", "NodeDiff", "Roofline",
+    "Schedule", "Step", "Work", "ancestors", "cost", "cost_delta", "cost_report", "descendants", "diff", "kv_cache",
+    "liveness", "product", "register_cost", "schedule", "slice_between", "split_prologue", "subgraph",
+    "topological_order", "total",
 ]  # fmt: skip

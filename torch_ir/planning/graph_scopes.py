@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Union
 
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.graph.origins import is_below, joined
+from torch_ir.ir.graph.origins import is_below, joined, modules_around
 from torch_ir.ir.graph.placements import REPLICATE, Placement, Shard
 from torch_ir.planning.style_options import Variable, variables_of
 from torch_ir.sharding.rank_graph import is_function_call
@@ -130,11 +129,15 @@ class Scopes:
             for tensor in read:
                 first.setdefault(tensor, at)
                 last[tensor] = at
-        spans = [self._span(each, nodes, first, last) for each in self.variables]
+        spans = [self._span(each, first, last) for each in self.variables]
         starts = {0, len(nodes) - 1, *(start for start, _ in spans if start >= 0)}
         starts |= {at for at in range(1, len(nodes)) if called.get(nodes[at]) != called.get(nodes[at - 1])}
         ends = sorted(starts)
+        begun: dict[int, list[int]] = {}
+        for number, (start, _) in enumerate(spans):
+            begun.setdefault(start, []).append(number)
         alive: list[TensorMeta] = []
+        open_: list[int] = []
         rows = []
         for start, end in zip(ends, [*ends[1:], len(nodes)], strict=True):
             read = tuple(dict.fromkeys(each for at in range(start, end) for each in inputs[at]))
@@ -142,6 +145,7 @@ class Scopes:
             read = tuple(each for each in read if each not in made)
             entering = tuple(each for each in read if each.producer is None and first[each] >= start)
             alive = [each for each in dict.fromkeys((*alive, *entering, *made)) if last.get(each, -1) >= end]
+            open_ = [number for number in (*open_, *begun.get(start, ())) if spans[number][1] >= end]
             styled = dict.fromkeys(number for node in nodes[start:end] for number in self._styling(node))
             rows.append(
                 Scope(
@@ -149,8 +153,8 @@ class Scopes:
                     read,
                     entering,
                     tuple(alive),
-                    tuple(number for number, (begin, _) in enumerate(spans) if begin == start),
-                    tuple(number for number, (begin, stop) in enumerate(spans) if 0 <= begin < end <= stop),
+                    tuple(begun.get(start, ())),
+                    tuple(open_),
                     tuple(styled),
                     called.get(nodes[start]),
                 )
@@ -166,24 +170,42 @@ class Scopes:
         return [*node.inputs, *changed]
 
     def _span(
-        self,
-        variable: Variable | Called,
-        nodes: Sequence[OpNode],
-        first: Mapping[TensorMeta, int],
-        last: Mapping[TensorMeta, int],
+        self, variable: Variable | Called, first: Mapping[TensorMeta, int], last: Mapping[TensorMeta, int]
     ) -> tuple[int, int]:
         """Return the first and last node that depend on a choice; (-1, -1) if none does."""
         if isinstance(variable, Called):
-            places = [at for at, node in enumerate(nodes) if node in variable.calls]
+            places = [self._place[node] for node in (variable.calls[0], variable.calls[-1])]
         else:
             places = [at for each in variable.weights if each in first for at in (first[each], last[each])]
-            places += [at for at, node in enumerate(nodes) if any(_in(node.origin.module, m) for m in variable.modules)]
+            places += [at for module in variable.modules for at in self._inside.get(module, ())]
         return (min(places), max(places)) if places else (-1, -1)
 
-    def _styling(self, node: OpNode) -> Iterable[int]:
+    @cached_property
+    def _place(self) -> dict[OpNode, int]:
+        return {node: at for at, node in enumerate(self.ir.nodes)}
+
+    @cached_property
+    def _inside(self) -> dict[str, list[int]]:
+        """The first and last node inside each module."""
+        found: dict[str, list[int]] = {}
+        for at, node in enumerate(self.ir.nodes):
+            for module in modules_around(node.origin.module):
+                found.setdefault(module, [at, at])[1] = at
+        return found
+
+    @cached_property
+    def _by_module(self) -> dict[str, list[int]]:
+        """The variables of each module."""
+        found: dict[str, list[int]] = {}
         for number, variable in enumerate(self.variables):
-            if isinstance(variable, Variable) and any(_in(node.origin.module, module) for module in variable.modules):
-                yield number
+            for module in variable.modules if isinstance(variable, Variable) else ():
+                found.setdefault(module, []).append(number)
+        return found
+
+    def _styling(self, node: OpNode) -> Iterable[int]:
+        """Yield the variables whose modules contain a node."""
+        for module in modules_around(node.origin.module):
+            yield from self._by_module.get(module, ())
 
 
 def _read(ir: IR, called: Sequence[Called]) -> set[TensorMeta]:
@@ -195,6 +217,3 @@ def _read(ir: IR, called: Sequence[Called]) -> set[TensorMeta]:
 
 def _in(path: str, module: str) -> bool:
     return path == module or is_below(path, module)
-
-
-AnyVariable = Union[Variable, Called]

@@ -20,6 +20,8 @@ from torch_ir.sharding.rank_graph import Held
 
 _MOST_STATES = 2000  # of one node; the slowest of more are dropped
 _MOST_WAYS = 32  # of one state
+_MOST_OPENING = 4  # variables that begin with one node; the first option of others, usually the whole weight, is taken
+_MOST_OUTCOMES = 60_000  # of one search; after them, only the fastest way is followed
 _MOST_PLACEMENTS = 8  # of a layer's input, for which its ways are searched
 
 Choices = tuple[Any, ...]  # one for each variable: a Choice, or the Choices of a called function
@@ -100,6 +102,7 @@ class GraphSearch:
         for state in states:
             known = dict(zip(before, state.choices, strict=True))
             for outcome in self._outcomes(scope, state, known, given, fixed):
+                self.ranks.outcomes += 1
                 held = {tensor: outcome.held.get(tensor) or state.held[tensor] for tensor in scope.live}
                 choices = {**known, **dict(outcome.chosen)}
                 kept = tuple(choices[number] for number in scope.open)
@@ -110,7 +113,8 @@ class GraphSearch:
         for state in found.values():
             state.ways[:] = _unbeaten(state.ways, lambda way: way)
         left = [state for state in found.values() if state.ways]
-        return left if len(left) <= _MOST_STATES else sorted(left, key=_fastest)[:_MOST_STATES]
+        most = 1 if self.ranks.outcomes > _MOST_OUTCOMES else _MOST_STATES
+        return left if len(left) <= most else sorted(left, key=_fastest)[:most]
 
     def _further(self, ways: Iterable[Way], outcome: Outcome) -> Iterator[Way]:
         for way in ways:
@@ -121,7 +125,8 @@ class GraphSearch:
         self, scope: Scope, state: State, known: Mapping[int, Any], given: Given, fixed: Choices | None
     ) -> Iterator[Outcome]:
         """Yield what a scope does, for each choice of the variables that begin with it."""
-        options = [[fixed[number]] if fixed else self._options(number) for number in scope.opening]
+        options = [[fixed[number]] if fixed else list(self._options(number)) for number in scope.opening]
+        options[_MOST_OPENING:] = [each[:1] for each in options[_MOST_OPENING:]]
         for picks in product(*options):
             chosen = tuple(zip(scope.opening, picks, strict=True))
             choices = {**known, **dict(chosen)}

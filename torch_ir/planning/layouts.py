@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from torch_ir.analysis.memory.kv_cache_report import kv_cache
-from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir import IR, Dim, TensorMeta
 from torch_ir.ir.graph.origins import joined
 from torch_ir.ir.graph.placements import REPLICATE, Placement, Shard
 from torch_ir.ir.json.json_text import uncollected
@@ -22,7 +20,7 @@ from torch_ir.planning.stage_choice import Unit
 from torch_ir.planning.style_options import Choice, Row, Variable, classes_of
 
 _CUT_INPUT = (0, 1)  # dimensions of an input that may be sharded: batch, and sequence or heads
-_NUMBER = re.compile(r"\d+")
+_MOST_SHAPES = 6  # inputs of further shapes are replicated
 
 
 @dataclass(frozen=True)
@@ -98,12 +96,12 @@ def layouts(
 
 
 def _input_variables(ir: IR) -> list[Variable]:
-    """Return the choice of a placement for each input, one for inputs whose names differ only in numbers."""
-    groups: dict[Any, list[TensorMeta]] = {}
+    """Return the choice of a placement for inputs of the same shape, such as the caches of all layers."""
+    groups: dict[tuple[Dim, ...], list[TensorMeta]] = {}
     for tensor in ir.graph_inputs:
-        groups.setdefault((_NUMBER.sub("*", tensor.name), tensor.shape), []).append(tensor)
+        groups.setdefault(tensor.shape, []).append(tensor)
     found = []
-    for (_, shape), tensors in groups.items():
+    for shape, tensors in list(groups.items())[:_MOST_SHAPES]:
         cuts = [Shard(dim) for dim in _CUT_INPUT[: len(shape)] if isinstance(shape[dim], int) and int(shape[dim]) > 1]
         places: list[Placement] = [REPLICATE, *cuts]
         choices = tuple(Choice((), (place,) * len(tensors), ()) for place in places)

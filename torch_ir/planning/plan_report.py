@@ -89,10 +89,10 @@ def _table(row: Any) -> str:
 def kinds_of(axis: Axis) -> list[str]:
     """Return the kinds of parallelism of an axis."""
     found = {_KINDS.get(row, "tensor") if isinstance(row, str) else _kind(row) for row in axis.rows.values()}
-    places = [*axis.inputs.values(), *(row.get("outputs") for row in axis.rows.values() if not isinstance(row, str))]
-    if "shard(1)" in places:
+    left = [row.get("outputs") for row in axis.rows.values() if not isinstance(row, str)]
+    if "shard(1)" in left:
         found.add("sequence")
-    if "shard(0)" in places:
+    if "shard(0)" in (*left, *axis.inputs.values()):
         found.add("data")
     return [f"{kind} parallel" for kind in ("tensor", "expert", "sequence", "data") if kind in found]
 

@@ -47,6 +47,7 @@ class Ranks:
         self.chosen = _Chosen()
         self.sharding = Sharding(ir, self.chosen, axis, ranks, len(ir.mesh), infers=False)
         self._held: dict[Any, Held] = {}
+        self.outcomes = 0  # of all graphs
 
     def shared(self, tensor: TensorMeta, held: Held) -> Held:
         """Return the first equal record of a tensor, so that records can be compared by identity."""

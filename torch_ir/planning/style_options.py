@@ -17,6 +17,7 @@ from torch_ir.sharding.styles import Style, style_of
 Row = Union[str, Mapping[str, str]]
 _TURNED = "Conv1D"  # a class whose weight is [in, out]
 _PRODUCTS = ("aten.linear", "aten.mm", "aten.addmm", "aten.matmul", "aten.bmm")
+_STACK_PRODUCTS = ("aten._grouped_mm", "transformers.grouped_mm_fallback", "aten.bmm", "aten.matmul", "aten.baddbmm")
 _LOOK_UP = "aten.embedding"
 _TOKENS = ("shard(1)", "shard(0)")  # the sequence, the batch
 _VIEWS = ("aten.to", "aten._to_copy", "aten.t", "aten.transpose", "aten.detach", "aten.alias")
@@ -71,9 +72,11 @@ def _kind(tensor: TensorMeta) -> str:
     """Return how a weight is used: as a `matrix`, as a `table`, as a `stack` of matrices, or otherwise, ""."""
     readers = list(_readers(tensor))
     names = {node.op_type.rpartition(".")[0] for node in readers}
-    if len(tensor.shape) == _STACKED and all(isinstance(size, int) for size in tensor.shape):
-        return "stack"
-    if len(tensor.shape) != _MATRIX or not names:
+    if not names:
+        return ""
+    if len(tensor.shape) == _STACKED:
+        return "stack" if names <= set(_STACK_PRODUCTS) else ""
+    if len(tensor.shape) != _MATRIX:
         return ""
     if _LOOK_UP in names:
         return "table" if names <= {_LOOK_UP, *_PRODUCTS} else ""

@@ -52,8 +52,9 @@ def find_plan(
     require_graph(ir, "find_plan")
     if objective not in OBJECTIVES:
         raise PlanError(f"unknown objective {objective!r:.40}; expected one of {', '.join(OBJECTIVES)}")
-    check_sizes(ir, sizes or {})
-    graph = _prepared(_entry_of(ir, entry))
+    given = _entry_of(ir, entry)
+    check_sizes(given, sizes or {})
+    graph = _prepared(given)
     search = _Search(graph, cluster, objective, dict(sizes or {}))
     found = search.best()
     if not found:
