@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         GraphError,
         GuardError,
         PipelineError,
+        PlanError,
         QuantizationError,
         SerializationError,
         ShardError,

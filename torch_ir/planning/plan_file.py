@@ -72,6 +72,7 @@ class ParallelPlan:
 
     @property
     def mesh(self) -> dict[str, int]:
+        """The number of ranks along each axis."""
         return {axis.axis: axis.ranks for axis in self.axes}
 
     def shard(self, ir: IR) -> IR:

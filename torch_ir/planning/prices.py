@@ -48,6 +48,7 @@ class Cluster:
 
     @property
     def network(self) -> Network:
+        """The links within and between nodes."""
         return Network(self.link, self.between, self.per_node)
 
 
