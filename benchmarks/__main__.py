@@ -27,6 +27,7 @@ from benchmarks import (
     optimise,
     peer_optimisers,
     pipeline,
+    plan,
     shard,
     shell,
     streaming,
@@ -39,7 +40,7 @@ TABLES: dict[str, Any] = {
     "deep_files": deep_files, "onnx_functions": onnx_functions,
     "execute": execute, "streaming": streaming, "optimise": optimise, "peer_optimisers": peer_optimisers,
     "latency": latency, "explorer": explorer, "shard": shard,
-    "pipeline": pipeline,
+    "pipeline": pipeline, "plan": plan,
 }  # fmt: skip
 QUICK = ("extract", "growth", "files", "execute")
 ALONE = ("peer_optimisers", "latency", "explorer")  # need further packages, half an hour, a browser

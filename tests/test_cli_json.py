@@ -45,6 +45,7 @@ CASES = [
     ("lower", ["net.json", "--target", TARGET, "--log"], 0),
     ("lower", ["net.json", "--target", TARGET, "--fail-missing"], 1),
     ("coverage", ["net.json", "--target", "npu.toml", "--no-decompose"], 0),
+    ("plan", ["net.json", "--devices", "2", "--memory", "1GB"], 0),
     ("doctor", ["python"], 0),
 ]
 

@@ -66,6 +66,7 @@ SHOWN = {
     "convert": ["net.json", "-o", "net.pb", "--json"],
     "lower": ["net.json", "--target", "target.py:npu", "--log", "-o", "lowered.json"],
     "coverage": ["net.json", "--target", "npu.toml", "--no-decompose"],
+    "plan": ["net.json", "--devices", "2", "--memory", "1GB"],
     "shard": ["net.json", "--mesh", "tp=2", "--plan", "plan.json", "-o", "rank.json"],
     "split": ["net.json", "--stages", "2", "-o", "pipeline.json"],
     "sweep": ["models.txt", "-o", "swept", "--steps", "extract"],

@@ -44,6 +44,7 @@ compare pack pack
 convert model.json -o model.onnx
 lower model.json --target npu.py:npu
 coverage model.json --target npu.toml
+plan model.json --devices 2 --memory 1GB -o plan.json
 shard model.json --mesh dp=2 --place-input x=shard(0) -o rank.json
 split model.json --stages 2 -o stages.json
 completion bash

@@ -35,6 +35,7 @@ ROOMS = {
     "verify": {"errors", "ir", "ops", "run"},
     "sharding": {"errors", "ir", "ops", "analysis", "run", "verify"},
     "pipeline": {"errors", "ir", "ops", "analysis", "run", "verify", "sharding"},
+    "planning": {"errors", "ir", "ops", "analysis", "sharding", "pipeline"},
     "golden": {"errors", "ir", "ops", "run", "verify"},
     "llm": {"errors", "ir", "ops", "capture", "analysis", "run"},
     "passes": {"errors", "ir", "ops", "rewrite", "analysis", "run"},

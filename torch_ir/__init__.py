@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         GraphError,
         GuardError,
         PipelineError,
+        PlanError,
         QuantizationError,
         SerializationError,
         ShardError,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         stage_of,
         verify_pipeline,
     )
+    from torch_ir.planning import Cluster, ParallelPlan, PlanReport, find_plan, load_plan
     from torch_ir.quantization import (
         ChosenRecipe,
         QuantizationReport,
@@ -119,8 +121,8 @@ _ROOMS = {
     "draw": ("generate_op_distribution_pie", "ir_to_mermaid", "render", "render_pair", "to_model_explorer"),
     "errors": (
         "BackendWarning", "CaptureWarning", "ConversionError", "ExecutionError", "ExportError", "GraphError",
-        "GuardError", "PipelineError", "QuantizationError", "SerializationError", "ShardError", "TorchIRError",
-        "VersionWarning",
+        "GuardError", "PipelineError", "PlanError", "QuantizationError", "SerializationError", "ShardError",
+        "TorchIRError", "VersionWarning",
         "WeightLoadError", "WeightWarning",
     ),
     "explorer": ("explore",),
@@ -134,6 +136,7 @@ _ROOMS = {
         "PipelineReport", "StageRank", "is_pipeline", "pipeline_report", "run_pipeline", "sends_of", "split",
         "stage_of", "verify_pipeline",
     ),
+    "planning": ("Cluster", "ParallelPlan", "PlanReport", "find_plan", "load_plan"),
     "quantization": (
         "ChosenRecipe", "QuantizationReport", "Recipe", "Scheme", "Sensitivity", "choose_recipe", "movement",
         "observe_ranges", "quantize", "sensitivity",
@@ -157,24 +160,25 @@ _ROOMS = {
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
-    "IR", "BackendWarning", "BlockReport", "Builder", "CaptureWarning", "ChosenRecipe", "Comparison", "Compiled",
-    "Contract", "ConversionError", "Cost", "CoverageReport", "Declined", "Diff", "Divergence", "ExecutionError",
-    "ExportError", "GraphError", "GuardError", "IRExecutor", "Layer", "Limits", "LocalRanks", "Lowered", "NodeInfo",
-    "OpNode", "Pattern", "PipelineError", "PipelineReport", "Placeholder", "QuantizationError", "QuantizationReport",
-    "Recipe", "RecomputeReport", "Rule", "Scheme", "Sensitivity", "SerializationError", "ShardError", "StageRank",
-    "Symbol", "Target", "TensorMeta", "TorchIRError", "VerificationReport", "VersionWarning", "WeightLoadError",
-    "WeightWarning", "__version__", "apply_rules", "bind_onnx", "choose_recipe", "compare_golden", "compile",
-    "convert_exported_program", "cost", "cost_report", "coverage", "describe", "deserialize_ir", "diff",
-    "dynamic_shapes_of", "execute_ir", "explore", "export_model", "extract_ir", "extract_training", "from_fx",
-    "from_protobuf", "generate_op_distribution_pie", "get_conversion_fn", "get_execution_fn", "ir_to_mermaid",
-    "is_pipeline", "list_backends", "list_passes", "list_registered_ops", "liveness", "load_ir", "load_protobuf",
-    "load_weights", "load_weights_pt", "load_weights_safetensors", "meta_init", "movement", "named_pass",
-    "observe_ranges", "op", "open_weights", "optimize", "optimizer_state", "pipeline_report", "quantize",
-    "random_weights", "recompute", "register_backend", "register_cost", "register_executor", "register_op", "render",
-    "render_pair", "rule", "rule_pass", "run_pipeline", "run_sharded", "save_ir", "save_protobuf", "sends_of",
-    "sensitivity", "serialize_ir", "shard", "split", "stage_of", "subgraph", "to_mlir", "to_model_explorer", "to_onnx",
-    "to_opset", "to_protobuf", "to_python", "to_stablehlo", "to_torch", "transformers_plan", "validate_ir",
-    "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "verify_pipeline", "verify_sharded", "write_golden",
+    "IR", "BackendWarning", "BlockReport", "Builder", "CaptureWarning", "ChosenRecipe", "Cluster", "Comparison",
+    "Compiled", "Contract", "ConversionError", "Cost", "CoverageReport", "Declined", "Diff", "Divergence",
+    "ExecutionError", "ExportError", "GraphError", "GuardError", "IRExecutor", "Layer", "Limits", "LocalRanks",
+    "Lowered", "NodeInfo", "OpNode", "ParallelPlan", "Pattern", "PipelineError", "PipelineReport", "Placeholder",
+    "PlanError", "PlanReport", "QuantizationError", "QuantizationReport", "Recipe", "RecomputeReport", "Rule", "Scheme",
+    "Sensitivity", "SerializationError", "ShardError", "StageRank", "Symbol", "Target", "TensorMeta", "TorchIRError",
+    "VerificationReport", "VersionWarning", "WeightLoadError", "WeightWarning", "__version__", "apply_rules",
+    "bind_onnx", "choose_recipe", "compare_golden", "compile", "convert_exported_program", "cost", "cost_report",
+    "coverage", "describe", "deserialize_ir", "diff", "dynamic_shapes_of", "execute_ir", "explore", "export_model",
+    "extract_ir", "extract_training", "find_plan", "from_fx", "from_protobuf", "generate_op_distribution_pie",
+    "get_conversion_fn", "get_execution_fn", "ir_to_mermaid", "is_pipeline", "list_backends", "list_passes",
+    "list_registered_ops", "liveness", "load_ir", "load_plan", "load_protobuf", "load_weights", "load_weights_pt",
+    "load_weights_safetensors", "meta_init", "movement", "named_pass", "observe_ranges", "op", "open_weights",
+    "optimize", "optimizer_state", "pipeline_report", "quantize", "random_weights", "recompute", "register_backend",
+    "register_cost", "register_executor", "register_op", "render", "render_pair", "rule", "rule_pass", "run_pipeline",
+    "run_sharded", "save_ir", "save_protobuf", "sends_of", "sensitivity", "serialize_ir", "shard", "split", "stage_of",
+    "subgraph", "to_mlir", "to_model_explorer", "to_onnx", "to_opset", "to_protobuf", "to_python", "to_stablehlo",
+    "to_torch", "transformers_plan", "validate_ir", "verify_blocks", "verify_ir", "verify_ir_with_state_dict",
+    "verify_pipeline", "verify_sharded", "write_golden",
 ]  # fmt: skip
 
 

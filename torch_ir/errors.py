@@ -122,6 +122,10 @@ class PipelineError(TorchIRError):
     """A graph cannot be split into the requested stages, or is not a pipeline."""
 
 
+class PlanError(TorchIRError):
+    """No plan fits the devices, or a plan file is invalid."""
+
+
 class ExportError(TorchIRError):
     """The model could not be captured."""
 

@@ -42,6 +42,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "diff markdown": ("diff", "FILE", "SECOND", "--exit-zero", "--markdown", "--origins", "--names"),
     "optimize explained": ("optimize", "FILE", "-o", "OUT/why.json", "--level", "full", "--explain"),
     "shard": ("shard", "FILE", "--plan", "OUT/plan.json", "--mesh", "tp=2", "-o", "OUT/shard.json"),
+    "plan": ("plan", "FILE", "--devices", "4", "--memory", "1GB", "-o", "OUT/planned.json"),
     "quantize": ("quantize", "FILE", "--recipe", "int4-g64", "-o", "OUT/quantized.json"),
     "weights": ("weights", "check", "FILE", "WEIGHTS"),
     "convert text": ("convert", "FILE", "-o", "OUT/graph.ir"),

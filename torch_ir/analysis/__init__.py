@@ -5,6 +5,7 @@ Nothing here changes a graph; torch is imported only by analyses that need it.
 
 from torch_ir.analysis.cost_model.cost_table import CostReport, cost_report
 from torch_ir.analysis.cost_model.delta import CostDelta, cost_delta
+from torch_ir.analysis.cost_model.links import Link
 from torch_ir.analysis.cost_model.node_costs import Cost, NodeCost, Work, cost
 from torch_ir.analysis.cost_model.roofline import Roofline
 from torch_ir.analysis.cost_model.user_formulas import register_cost
@@ -22,7 +23,7 @@ from torch_ir.ir.plans.check_plan import check_plan
 from torch_ir.ir.plans.memory_plan import Bank, MemoryPlan
 
 __all__ = [
-    "Bank", "Cost", "CostDelta", "CostReport", "Diff", "KvCache", "Liveness", "MemoryPlan", "NodeCost", "NodeDiff",
+    "Bank", "Cost", "CostDelta", "CostReport", "Diff", "KvCache", "Link", "Liveness", "MemoryPlan", "NodeCost", "NodeDiff",
     "Roofline", "Schedule", "Step", "Work", "ancestors", "check_plan", "cost", "cost_delta", "cost_report",
     "descendants", "diff", "kv_cache", "liveness", "memory_plan_of", "plan_memory", "product", "register_cost",
     "schedule", "slice_between", "split_prologue", "subgraph", "topological_order", "total",

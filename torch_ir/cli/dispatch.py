@@ -39,7 +39,7 @@ _GROUPS = {
     "inspect a graph": ("info", "ops", "draw", "explore", "cost", "memory", "diff", "check"),
     "optimise": ("optimize", "passes", "quantize", "sensitivity"),
     "run and verify": ("run", "weights", "verify", "golden", "compare", "bench"),
-    "convert, lower and distribute": ("convert", "lower", "coverage", "shard", "split"),
+    "convert, lower and distribute": ("convert", "lower", "coverage", "plan", "shard", "split"),
     "many models": ("sweep",),
     "this machine": ("doctor", "completion"),
 }

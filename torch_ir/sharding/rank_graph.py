@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.errors import ShardError
@@ -17,17 +17,38 @@ from torch_ir.ops.schema import find_operator
 from torch_ir.sharding import dim_rules, product_rules, sum_rules  # noqa: F401  # they register their rules
 from torch_ir.sharding.placement_rules import Local, PlacedNode, rule_of
 from torch_ir.sharding.rank_writer import Writer
-from torch_ir.sharding.sharding_plan import Plan
+from torch_ir.sharding.styles import Style
 
 _NEAREST = (Replicate, Shard, Partial)  # preferred sources for moving a tensor, best first
 OUTSIDE = "\0"  # marks values that no module computes
 
 
-class Sharding:
-    """State shared by an entry point and its functions: plan, axis, ranks, earlier axes, and sharded functions."""
+class Held(NamedTuple):
+    """Where a tensor is: the placement it is computed in, those after leaving modules, and its local tensors."""
 
-    def __init__(self, ir: IR, plan: Plan, axis: str, ranks: int, axes: int) -> None:
-        self.plan, self.axis, self.ranks, self.axes = plan, axis, ranks, axes
+    home: Placement
+    left: tuple[tuple[str, Placement], ...]
+    forms: tuple[tuple[Placement, TensorMeta], ...]
+
+
+class Styles(Protocol):
+    """The styles of modules and weights."""
+
+    def around(self, path: str, /) -> tuple[tuple[str, Style], ...]:
+        """Return the enclosing modules with a style, including the module itself, outermost first."""
+
+    def of_weight(self, param: TensorMeta, /) -> dict[str, Placement]:
+        """Return the placement of a weight by owning module."""
+
+
+class Sharding:
+    """State shared by an entry point and its functions: plan, axis, ranks, earlier axes, and sharded functions.
+
+    Without `infers`, results have the sizes that rules predict and the layout of the whole tensor: torch is not asked.
+    """
+
+    def __init__(self, ir: IR, plan: Styles, axis: str, ranks: int, axes: int, *, infers: bool = True) -> None:
+        self.plan, self.axis, self.ranks, self.axes, self.infers = plan, axis, ranks, axes, infers
         self.shapes = Shapes(ir)
         self.bodies: dict[tuple[Any, ...], RankGraph] = {}
 
@@ -37,7 +58,7 @@ class RankGraph:
 
     def __init__(self, whole: Sharding, ir: IR, path: str, is_function: bool) -> None:
         self.whole, self.ir, self.path = whole, ir, path
-        self.writer = Writer(ir, whole.shapes, whole.axis, whole.ranks, is_function)
+        self.writer = Writer(ir, whole.shapes, whole.axis, whole.ranks, is_function, infers=whole.infers)
         self.home: dict[TensorMeta, Placement] = {}  # the placement in which a tensor is computed
         self.weights = set(ir.params)  # in a function: also inputs that are weights in every call
         self.functions: dict[str, IR] = {}
@@ -76,6 +97,15 @@ class RankGraph:
         self._forms.setdefault(tensor, {})[place] = local
         return local
 
+    def held(self, tensor: TensorMeta) -> Held:
+        """Return where a tensor is."""
+        return Held(self.home[tensor], tuple(self._left.get(tensor, ())), tuple(self._forms[tensor].items()))
+
+    def hold(self, tensor: TensorMeta, held: Held, maker: str) -> None:
+        """Let a tensor be where it was found before, in this or an equal graph."""
+        self.home[tensor], self._maker[tensor] = held.home, maker
+        self._left[tensor], self._forms[tensor] = list(held.left), dict(held.forms)
+
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def local(self, tensor: TensorMeta) -> TensorMeta:
@@ -94,7 +124,7 @@ class RankGraph:
             self._placed(tensor, place, self.writer.moved(forms[source], source, place))
         return forms[place]
 
-    def _seen(self, tensor: TensorMeta, reader: str) -> Placement:
+    def seen(self, tensor: TensorMeta, reader: str) -> Placement:
         """Return the placement of a tensor for a reader, by the styles of the modules it leaves and enters."""
         if tensor in self._tied:
             return self._tied[tensor].get(reader, REPLICATE)
@@ -115,15 +145,24 @@ class RankGraph:
 
     def run(self) -> None:
         for node in self.ir.nodes:
-            path = joined(self.path, node.origin.module)
-            self.writer.origin = node.origin
-            places = {name: self._seen(tensor, path) for name, tensor in zip(node.args, node.inputs, strict=True)}
-            if node.is_call and find_operator(node.op_type) is None:
-                self._call(node, {name: plain(place) for name, place in places.items()}, path)
-            else:
-                self._operator(node, places, path)
-            for tensor in node.outputs:
-                self._leave(tensor, path)
+            self.step(node)
+
+    def step(self, node: OpNode) -> None:
+        """Write one node, with the collectives before and after it."""
+        path = joined(self.path, node.origin.module)
+        self.writer.origin = node.origin
+        places = self.seen_by(node)
+        if is_function_call(node):
+            self._call(node, {name: plain(place) for name, place in places.items()}, path)
+        else:
+            self._operator(node, places, path)
+        for tensor in node.outputs:
+            self._leave(tensor, path)
+
+    def seen_by(self, node: OpNode) -> dict[str, Placement]:
+        """Return the placements of a node's inputs, as its module receives them."""
+        path = joined(self.path, node.origin.module)
+        return {name: self.seen(tensor, path) for name, tensor in zip(node.args, node.inputs, strict=True)}
 
     def _operator(self, node: OpNode, places: dict[str, Placement], path: str) -> None:
         self.functions.update((name, self.ir.functions[name].clone()) for name in called_by([node]))
@@ -159,11 +198,12 @@ class RankGraph:
             for name, tensor in zip(node.args, node.inputs, strict=True)
         )
         hints = [dim for tensor in node.outputs for dim in (*tensor.shape, *(tensor.stride or ()))]
-        found = None if is_same or not made else self.writer.results(node.op_type, given, attrs, hints)
+        asks = self.whole.infers and bool(made) and not is_same
+        found = self.writer.results(node.op_type, given, attrs, hints) if asks else None
         for index, tensor in enumerate(made):
             place = local.outputs[index]
             tensor.shape = local_shape(tensor, place, self.whole.ranks, node.origin.module or node.name)
-            if not is_same:
+            if not is_same and self.whole.infers:
                 tensor.stride = None
             if found is not None:
                 tensor.shape, tensor.stride = found[index].shape, found[index].stride
@@ -253,6 +293,11 @@ class RankGraph:
             self._names[id(body)] = FunctionRef(fresh(name, taken))
             self.functions[self._names[id(body)]] = body.body
         return self._names[id(body)]
+
+
+def is_function_call(node: OpNode) -> bool:
+    """Whether a node is a call of a function of the graph, and not an operator that takes functions."""
+    return node.is_call and find_operator(node.op_type) is None
 
 
 def _is_in(path: str, module: str) -> bool:

@@ -21,17 +21,22 @@ _NOWHERE = Origin()
 
 
 class Writer:
-    """Writes the nodes of one graph; in a function, rank-dependent values are additional inputs."""
+    """Writes the nodes of one graph; in a function, rank-dependent values are additional inputs.
 
-    def __init__(self, ir: IR, shapes: Shapes, axis: str, ranks: int, is_function: bool) -> None:
+    Without `infers`, torch is not asked for results whose shape is known, and names are not unique: for estimates.
+    """
+
+    def __init__(
+        self, ir: IR, shapes: Shapes, axis: str, ranks: int, is_function: bool, *, infers: bool = True
+    ) -> None:
         self.axis, self.ranks = axis, ranks
         self._first: list[OpNode] = []  # nodes that depend on the rank alone, before all others
-        self._nodes: list[OpNode] = []
+        self.written: list[OpNode] = []  # the others
         self.decided: dict[tuple[Any, ...], TensorMeta] = {}  # rank-dependent values
         self.rank: TensorMeta | None = None
         self.origin = _NOWHERE
         self._shapes = shapes
-        self._is_function = is_function
+        self._is_function, self._infers = is_function, infers
         self._is_deciding = False
         self._taken = {tensor.name for tensor in ir.tensors()} | {node.name for node in ir.nodes}
 
@@ -42,23 +47,31 @@ class Writer:
         attrs: Mapping[str, Any],
         name: str = "",
         hints: Sequence[Dim] = (),
+        shape: Iterable[Dim] | None = None,
     ) -> TensorMeta:
-        """Add a node with one output, named after its operator; `hints` are sizes that it may have."""
-        made = self.results(op_type, inputs, attrs, hints)
-        if made is None or len(made) != 1:
-            raise ShardError(f"no shape inference for {op_type}")
-        name = fresh(name or op_type.split(".")[1], self._taken)
-        made[0].name = name
+        """Add a node with one output, named after its operator; `hints` are sizes that it may have.
+
+        `shape` is that of the output if it is known; its dtype is that of `self`, or of the first input.
+        """
+        name = name or op_type.split(".")[1]
+        made: list[TensorMeta] | None
+        if self._infers or shape is None:
+            made = self.results(op_type, inputs, attrs, hints)
+            if made is None or len(made) != 1:
+                raise ShardError(f"no shape inference for {op_type}")
+        else:
+            made = [TensorMeta(name, shape, inputs.get("self", next(iter(inputs.values()))).dtype)]
+        made[0].name = name = fresh(name, self._taken) if self._infers else name
         node = OpNode(name, op_type, inputs.values(), made, attrs, args=inputs, origin=self.origin)
         self.append(node)
         return made[0]
 
     @property
     def nodes(self) -> list[OpNode]:
-        return [*self._first, *self._nodes]
+        return [*self._first, *self.written]
 
     def append(self, node: OpNode) -> None:
-        (self._first if self._is_deciding else self._nodes).append(node)
+        (self._first if self._is_deciding else self.written).append(node)
 
     def results(
         self, op_type: str, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any], hints: Sequence[Dim] = ()
@@ -85,18 +98,24 @@ class Writer:
 
     def pieces(self, tensor: TensorMeta, place: Shard) -> TensorMeta:
         """Select the rank's own shard of a replicated tensor."""
-        rows = self._rows(int(tensor.shape[place.dim]), place.parts)
-        return self.add("aten.index_select.default", {"self": tensor, "index": rows}, {"dim": place.dim}, "pieces")
+        size = int(tensor.shape[place.dim])
+        inputs, shape = (
+            {"self": tensor, "index": self._rows(size, place.parts)},
+            _with(tensor, place, size // self.ranks),
+        )
+        return self.add("aten.index_select.default", inputs, {"dim": place.dim}, "pieces", shape=shape)
 
     def _once(self, tensor: TensorMeta) -> TensorMeta:
         """Turn a replicated value into a partial sum: the first rank has it, the others have zeros."""
-        return self.add("aten.where.ScalarOther", {"condition": self.is_first(), "self": tensor}, {"other": 0}, "once")
+        inputs = {"condition": self.is_first(), "self": tensor}
+        return self.add("aten.where.ScalarOther", inputs, {"other": 0}, "once", shape=tensor.shape)
 
     def _gathered(self, tensor: TensorMeta, place: Shard) -> TensorMeta:
         """Gather the shards of all ranks; the collective joins along the first dimension."""
         attrs = {"group_size": self.ranks, "group_name": self.axis}
         given = self._contiguous(tensor)
-        whole = self._waited("_c10d_functional.all_gather_into_tensor.default", {"input": given}, attrs)
+        shape = (product(self.ranks, tensor.shape[0]), *tensor.shape[1:])
+        whole = self._waited("_c10d_functional.all_gather_into_tensor.default", {"input": given}, attrs, shape)
         if place == Shard(0):
             return whole
         size, (before, after) = int(tensor.shape[place.dim]), _around(tensor, place)
@@ -111,18 +130,19 @@ class Writer:
         if isinstance(after, Shard):
             given, local = self._ready_to_scatter(tensor, after)
             attrs = {"reduce_op": reduction, "group_size": self.ranks, "group_name": self.axis}
-            made = self._waited("_c10d_functional.reduce_scatter_tensor.default", {"input": given}, attrs)
+            shape = local if given.shape[1:] == local[1:] else (1, *local)
+            made = self._waited("_c10d_functional.reduce_scatter_tensor.default", {"input": given}, attrs, shape)
             made = made if made.shape == local else self._viewed(made, local)
         else:
-            made = self._waited("_c10d_functional.all_reduce.default", {"input": tensor}, attrs)
+            made = self._waited("_c10d_functional.all_reduce.default", {"input": tensor}, attrs, tensor.shape)
         if before.reduction == "avg":
-            made = self.add("aten.div.Scalar", {"self": made}, {"other": self.ranks})
+            made = self.add("aten.div.Scalar", {"self": made}, {"other": self.ranks}, shape=made.shape)
         return made
 
     def _ready_to_scatter(self, tensor: TensorMeta, place: Shard) -> tuple[TensorMeta, tuple[Any, ...]]:
         """Arrange the shards one after the other, as the collective takes them; also return the shape of a shard."""
         size = int(tensor.shape[place.dim])
-        local = (*tensor.shape[: place.dim], size // self.ranks, *tensor.shape[place.dim + 1 :])
+        local = _with(tensor, place, size // self.ranks)
         if place == Shard(0):
             return self._contiguous(tensor), local
         before, after = _around(tensor, place)
@@ -132,23 +152,28 @@ class Writer:
 
     def _rearranged(self, tensor: TensorMeta, apart: list[Any], order: list[int], together: list[Any]) -> TensorMeta:
         split = self._viewed(tensor, apart)
-        turned = self.add("aten.permute.default", {"self": split}, {"dims": order})
+        turned = self.add("aten.permute.default", {"self": split}, {"dims": order}, shape=[apart[dim] for dim in order])
+        if not self._infers:
+            turned.stride = tuple(range(1, len(order) + 1))  # any that is not row-major
         return self._contiguous(self._viewed(turned, together))
 
-    def _viewed(self, tensor: TensorMeta, shape: Iterable[Any]) -> TensorMeta:
+    def _viewed(self, tensor: TensorMeta, shape: Sequence[Any]) -> TensorMeta:
         sizes = [Expr(size) if isinstance(size, str) else size for size in shape]
-        return self.add("aten.reshape.default", {"self": tensor}, {"shape": sizes})
+        return self.add("aten.reshape.default", {"self": tensor}, {"shape": sizes}, shape=shape)
 
     def _contiguous(self, tensor: TensorMeta) -> TensorMeta:
         """Make a tensor contiguous: collectives ignore strides."""
         if tensor.stride is None:
             return tensor
-        return self.add("aten.clone.default", {"self": tensor}, {"memory_format": MemoryFormat("contiguous_format")})
+        attrs = {"memory_format": MemoryFormat("contiguous_format")}
+        return self.add("aten.clone.default", {"self": tensor}, attrs, shape=tensor.shape)
 
-    def _waited(self, op_type: str, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]) -> TensorMeta:
+    def _waited(
+        self, op_type: str, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any], shape: Sequence[Dim]
+    ) -> TensorMeta:
         hints = [product(self.ranks, size) for tensor in inputs.values() for size in tensor.shape[:1]]
-        begun = self.add(op_type, inputs, attrs, hints=hints)
-        return self.add("_c10d_functional.wait_tensor.default", {"tensor": begun}, {})
+        begun = self.add(op_type, inputs, attrs, hints=hints, shape=shape)
+        return self.add("_c10d_functional.wait_tensor.default", {"tensor": begun}, {}, shape=shape)
 
     # -- rank-dependent values ----------------------------------------------------------------------------------------
 
@@ -218,6 +243,11 @@ class Writer:
             name = fresh(f"{self.axis}_rank", self._taken)
             self.rank = TensorMeta(name, (1,), "int64", param=Param((rank_key(self.axis),), "constant"))
         return self.rank
+
+
+def _with(tensor: TensorMeta, place: Shard, size: int) -> tuple[Dim, ...]:
+    """Return the shape with another size of the sharded dimension."""
+    return (*tensor.shape[: place.dim], size, *tensor.shape[place.dim + 1 :])
 
 
 def _around(tensor: TensorMeta, place: Shard) -> tuple[list[Any], list[Any]]:

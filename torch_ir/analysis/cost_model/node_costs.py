@@ -163,7 +163,7 @@ def cost(
     if case not in CASES:
         raise GraphError(f"{case!r:.40} is not one of {', '.join(CASES)}")
     ir = graph_of(ir, example_inputs, "cost")
-    return replace(_Counting(ir.mesh, case).graph(sized(ir, sizes or {})), _counted=ir)
+    return replace(Counting(ir.mesh, case).graph(sized(ir, sizes or {})), _counted=ir)
 
 
 def sized(ir: IR, sizes: Mapping[str, int]) -> IR:
@@ -212,7 +212,7 @@ def _name_arguments(ir: IR) -> None:
             name_arguments(node)
 
 
-class _Counting:
+class Counting:
     """Counts a graph; shared functions and nodes of the same form are counted once."""
 
     def __init__(self, mesh: Mapping[str, int], case: str) -> None:

@@ -5,27 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from torch_ir.analysis.cost_model.links import Network
 from torch_ir.analysis.cost_model.node_costs import COND, Cost, NodeCost, bodies_of, is_fused, rounds
 from torch_ir.analysis.cost_model.roofline import Roofline
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 
 
 class Times(NamedTuple):
-    """Seconds of compute-bound and of memory-bound nodes."""
+    """Seconds of compute-bound and of memory-bound nodes, and of collectives if the network is known."""
 
     computing: float = 0.0
     moving: float = 0.0
+    sending: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return self.computing + self.moving
+        return self.computing + self.moving + self.sending
 
 
 class Clock:
-    """The times of nodes on a device, with open sizes as 1024; each function is timed once."""
+    """The times of nodes on a device, with open sizes as 1024; each function is timed once.
 
-    def __init__(self, device: Roofline) -> None:
-        self.device = device
+    With a network, a collective of a mesh takes as long as its messages; without one, it only moves memory.
+    """
+
+    def __init__(self, device: Roofline, network: Network | None = None, mesh: Mapping[str, int] | None = None) -> None:
+        self.device, self._network, self._mesh = device, network, mesh or {}
         self._bodies: dict[int, tuple[Cost, Times]] = {}  # by identity; the cost is kept, so that its id stays its own
 
     def graph(self, costs: Cost) -> Times:
@@ -37,13 +42,17 @@ class Clock:
         bodies = [] if is_fused(row.node) else [functions[name] for name in bodies_of(row.node) if name in functions]
         if not bodies:
             seconds = self.device.seconds(row)
+            if self._network is not None and row.communication:
+                return Times(
+                    sending=max(seconds, self._network.seconds(row.node, weight_of(row.communication), self._mesh))
+                )
             return Times(seconds, 0.0) if self.device.is_compute_bound(row) else Times(0.0, seconds)
         times = list(map(self._body, bodies))
         if row.node.op_type == COND:
             return max(times, key=lambda each: each.seconds)
         count = weight_of(rounds(row.node))
         whole = _added(times)
-        return Times(count * whole.computing, count * whole.moving)
+        return Times(*(count * each for each in whole))
 
     def _body(self, costs: Cost) -> Times:
         if id(costs) not in self._bodies:
@@ -52,4 +61,4 @@ class Clock:
 
 
 def _added(times: list[Times]) -> Times:
-    return Times(sum(each.computing for each in times), sum(each.moving for each in times))
+    return Times(*map(sum, zip(*times, strict=True))) if times else Times()

@@ -5,7 +5,7 @@
 #    source ~/.local/share/bash_completion/torch-ir
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_torch_ir_subparsers=(extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
+_shtab_torch_ir_subparsers=(extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage plan shard split sweep doctor completion)
 
 _shtab_torch_ir_extract_option_strings=(-h --help -q --quiet --import -i --input -d --dim --fixed --capture --explore --real -w --weights --level --leaf --blocks --weight-layout --dequantize --crosscheck --name -o --output --json)
 _shtab_torch_ir_llm_option_strings=(-h --help -q --quiet --import -o --output --batch --prompt --cache-length --padding --all-logits --encoder-input --blocks --weight-layout --dequantize --checkpoint --name --verify --json)
@@ -32,8 +32,9 @@ _shtab_torch_ir_bench_option_strings=(-h --help -q --quiet --import -w --weights
 _shtab_torch_ir_convert_option_strings=(-h --help -q --quiet --import -o --output -w --weights --functions --to -d --dim --device --replicas --ranks --bits --json)
 _shtab_torch_ir_lower_option_strings=(-h --help -q --quiet --import -i --input -d --dim -t --target --decompose --log --json --fail-missing --picture -o --output)
 _shtab_torch_ir_coverage_option_strings=(-h --help -q --quiet --import -i --input -d --dim -t --target --no-decompose --fail-under --by --json)
+_shtab_torch_ir_plan_option_strings=(-h --help -q --quiet --import --devices --memory --device --per-node --link --between --objective --entry -d --dim -o --output --json)
 _shtab_torch_ir_shard_option_strings=(-h --help -q --quiet --import --plan --experts --mesh --place-input --place-output -o --output --json)
-_shtab_torch_ir_split_option_strings=(-h --help -q --quiet --import --stages --memory --at --depth --anywhere --device -d --dim -o --output --parts --json)
+_shtab_torch_ir_split_option_strings=(-h --help -q --quiet --import --stages --memory --plan --at --depth --anywhere --device -d --dim -o --output --parts --json)
 _shtab_torch_ir_sweep_option_strings=(-h --help -q --quiet --import -o --output --engine --address --workers --timeout --memory --steps --level --seed --allow-code --retry --list --json)
 _shtab_torch_ir_doctor_option_strings=(-h --help -q --quiet --import --time --json)
 _shtab_torch_ir_completion_option_strings=(-h --help -q --quiet --import)
@@ -131,10 +132,14 @@ _shtab_torch_ir_lower___output_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_coverage_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_coverage__t_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_coverage___target_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_plan_pos_0_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_plan__o_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_plan___output_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_shard_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_shard__o_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_shard___output_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_split_pos_0_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_split___plan_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_split__o_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_split___output_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_split___parts_COMPGEN=_shtab_compgen_dirs
@@ -169,7 +174,7 @@ _shtab_torch_ir_sweep___engine_choices=(local dask ray)
 _shtab_torch_ir_sweep___level_choices=(module function aten)
 _shtab_torch_ir_sweep___list_choices=(transformers timm)
 _shtab_torch_ir_completion_pos_0_choices=(bash zsh fish)
-_shtab_torch_ir_pos_0_choices=(extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
+_shtab_torch_ir_pos_0_choices=(extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage plan shard split sweep doctor completion)
 
 _shtab_torch_ir_extract__h_nargs=0
 _shtab_torch_ir_extract___help_nargs=0
@@ -337,6 +342,11 @@ _shtab_torch_ir_coverage__q_nargs=0
 _shtab_torch_ir_coverage___quiet_nargs=0
 _shtab_torch_ir_coverage___no_decompose_nargs=0
 _shtab_torch_ir_coverage___json_nargs=0
+_shtab_torch_ir_plan__h_nargs=0
+_shtab_torch_ir_plan___help_nargs=0
+_shtab_torch_ir_plan__q_nargs=0
+_shtab_torch_ir_plan___quiet_nargs=0
+_shtab_torch_ir_plan___json_nargs=0
 _shtab_torch_ir_shard__h_nargs=0
 _shtab_torch_ir_shard___help_nargs=0
 _shtab_torch_ir_shard__q_nargs=0

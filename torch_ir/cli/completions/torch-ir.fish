@@ -50,8 +50,8 @@ function _shtab_torch_ir_using
   test "$_shtab_torch_ir_cmdpath" = "$argv"
 end
 
-set -g _shtab_torch_ir_commands extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage shard split sweep doctor completion
-set -g _shtab_torch_ir_opts_with_value --address --against --align --at --atol --backend --bank --batch --bits --block --blocks --budget --by --cache-length --capture --checkpoint --clip-norm --depth --dequantize --device --dim --dtype --dumps --encoder-input --engine --every --explain --explore --fail-on --fail-under --fixed --focus --format --function --functions --heat --ignore --import --input --layer --leaf --level --list --loss --loss-scale --lr --map --max-bytes --max-nodes --memory --mesh --method --micro-batches --model --momentum --name --only --optimizer --output --pack --parts --pass --picture --place-input --place-output --plan --prompt --radius --ranges --ranks --recipe --repeat --replicas --rtol --sample --save-ranges --scheme --search --seed --sources --stages --steps --target --threads --time --timeout --to --top --verify --weight-decay --weight-layout --weights --workers -d -i -o -t -w
+set -g _shtab_torch_ir_commands extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage plan shard split sweep doctor completion
+set -g _shtab_torch_ir_opts_with_value --address --against --align --at --atol --backend --bank --batch --between --bits --block --blocks --budget --by --cache-length --capture --checkpoint --clip-norm --depth --dequantize --device --devices --dim --dtype --dumps --encoder-input --engine --entry --every --explain --explore --fail-on --fail-under --fixed --focus --format --function --functions --heat --ignore --import --input --layer --leaf --level --link --list --loss --loss-scale --lr --map --max-bytes --max-nodes --memory --mesh --method --micro-batches --model --momentum --name --objective --only --optimizer --output --pack --parts --pass --per-node --picture --place-input --place-output --plan --prompt --radius --ranges --ranks --recipe --repeat --replicas --rtol --sample --save-ranges --scheme --search --seed --sources --stages --steps --target --threads --time --timeout --to --top --verify --weight-decay --weight-layout --weights --workers -d -i -o -t -w
 
 complete -c torch-ir -e
 complete -c torch-ir -f
@@ -436,13 +436,29 @@ complete -c torch-ir -n '_shtab_torch_ir_using coverage' -l fail-under -x -d 'ex
 complete -c torch-ir -n '_shtab_torch_ir_using coverage' -l by -xka "nodes flops bytes" -d 'what --fail-under counts (default: nodes)'
 complete -c torch-ir -n '_shtab_torch_ir_using coverage' -l json -d 'print JSON'
 complete -c torch-ir -n '_shtab_torch_ir_using coverage; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file, or a model: net.py:Net, package.module:function, hf:llama, a folder with a config.json, timm:resnet50, model.pt2'
+complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a plan -d 'Find the best way to divide a graph over devices.'
+complete -c torch-ir -n '_shtab_torch_ir_using plan' -s h -l help -d 'show this help message and exit'
+complete -c torch-ir -n '_shtab_torch_ir_using plan' -s q -l quiet -d 'show no progress and no notes'
+complete -c torch-ir -n '_shtab_torch_ir_using plan' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using plan' -l devices -x -d 'number of devices'
+complete -c torch-ir -n '_shtab_torch_ir_using plan' -l memory -x -d 'memory of each device, such as 80GB'
+complete -c torch-ir -n '_shtab_torch_ir_using plan' -l device -x -d 'the device for time estimates: peak=312TFLOPs,bw=2.0TB/s'
+complete -c torch-ir -n '_shtab_torch_ir_using plan' -l per-node -x -d 'devices in a node (default: 8)'
+complete -c torch-ir -n '_shtab_torch_ir_using plan' -l link -x -d 'bandwidth and latency within a node (default: 100GB/s,5us)'
+complete -c torch-ir -n '_shtab_torch_ir_using plan' -l between -x -d 'the same between nodes (default: 25GB/s,10us)'
+complete -c torch-ir -n '_shtab_torch_ir_using plan' -l objective -x -d 'what to minimise: `latency` of one run (default), or time between runs, for `throughput`'
+complete -c torch-ir -n '_shtab_torch_ir_using plan' -l entry -x -d 'the entry point to plan, such as decode (default: the first)'
+complete -c torch-ir -n '_shtab_torch_ir_using plan' -s d -l dim -x -d 'a value for a symbolic size; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using plan' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'where to write the plan (default: report only)'
+complete -c torch-ir -n '_shtab_torch_ir_using plan' -l json -d 'print JSON'
+complete -c torch-ir -n '_shtab_torch_ir_using plan; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file'
 complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a shard -d 'Shard a graph over ranks, without weights or a cluster.'
 complete -c torch-ir -n '_shtab_torch_ir_using shard' -s h -l help -d 'show this help message and exit'
 complete -c torch-ir -n '_shtab_torch_ir_using shard' -s q -l quiet -d 'show no progress and no notes'
 complete -c torch-ir -n '_shtab_torch_ir_using shard' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
-complete -c torch-ir -n '_shtab_torch_ir_using shard' -l plan -x -d 'a JSON file that maps module paths to styles, or a transformers configuration: hf:TYPE, a folder'
+complete -c torch-ir -n '_shtab_torch_ir_using shard' -l plan -x -d 'a plan of `torch-ir plan`, a JSON file that maps module paths to styles, or a transformers configuration: hf:TYPE, a folder'
 complete -c torch-ir -n '_shtab_torch_ir_using shard' -l experts -d 'expert parallelism, by transformers'"'"' plan'
-complete -c torch-ir -n '_shtab_torch_ir_using shard' -l mesh -x -d 'axis name and number of ranks: tp=8'
+complete -c torch-ir -n '_shtab_torch_ir_using shard' -l mesh -x -d 'axis name and number of ranks: tp=8 (default: all axes of a plan)'
 complete -c torch-ir -n '_shtab_torch_ir_using shard' -l place-input -x -d 'placement of an input of the model, such as '"'"'x=shard(0)'"'"' (default: replicated); repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using shard' -l place-output -x -d 'placement of an output of the model, such as '"'"'x=shard(0)'"'"' (default: replicated); repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using shard' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'where to write the graph (default: report only)'
@@ -454,6 +470,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using split' -s q -l quiet -d 'show no 
 complete -c torch-ir -n '_shtab_torch_ir_using split' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using split' -l stages -x -d 'number of stages (default: as few as --memory allows)'
 complete -c torch-ir -n '_shtab_torch_ir_using split' -l memory -x -d 'memory limit of a stage, such as 80GB'
+complete -c torch-ir -n '_shtab_torch_ir_using split' -l plan -xka "(__fish_complete_path (commandline -ct))" -d 'cut where a plan of `torch-ir plan` says'
 complete -c torch-ir -n '_shtab_torch_ir_using split' -l at -x -d 'the module or node with which the next stage begins; repeatable, in order'
 complete -c torch-ir -n '_shtab_torch_ir_using split' -l depth -x -d 'nesting depth of the layer lists to cut between (default: 1)'
 complete -c torch-ir -n '_shtab_torch_ir_using split' -l anywhere -d 'cut between any two nodes'

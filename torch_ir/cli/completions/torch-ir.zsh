@@ -30,6 +30,7 @@ _shtab_torch_ir_commands() {
     ops:'List the operators of an IR file, or describe operators of torch.'
     optimize:'Optimise a graph, without weights, and report the savings.'
     passes:'List the optimisation passes, or explain one.'
+    plan:'Find the best way to divide a graph over devices.'
     quantize:'Quantise a graph by a recipe, without weights.'
     run:'Run an IR file.'
     sensitivity:'Measure how far the outputs move if one layer is quantised; choose a recipe within a budget.'
@@ -424,6 +425,27 @@ _shtab_torch_ir_passes_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_torch_ir_passes_defaults_added=0
 
+_shtab_torch_ir_plan_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
+  "--devices[number of devices]:N:"
+  "--memory[memory of each device, such as 80GB]:BYTES:"
+  "--device[the device for time estimates\: peak\=312TFLOPs,bw\=2.0TB\/s]:FIGURES:"
+  "--per-node[devices in a node (default\: 8)]:N:"
+  "--link[bandwidth and latency within a node (default\: 100GB\/s,5us)]:LINK:"
+  "--between[the same between nodes (default\: 25GB\/s,10us)]:LINK:"
+  "--objective[what to minimise\: \`latency\` of one run (default), or time between runs, for \`throughput\`]:NAME:"
+  "--entry[the entry point to plan, such as decode (default\: the first)]:NAME:"
+  "*"{-d,--dim}"[a value for a symbolic size\; repeatable]:NAME=SIZE:"
+  {-o,--output}"[where to write the plan (default\: report only)]:FILE:_files"
+  "--json[print JSON]"
+  ":an IR file:_files"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_torch_ir_plan_defaults_added=0
+
 _shtab_torch_ir_quantize_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
@@ -494,9 +516,9 @@ _shtab_torch_ir_shard_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
   "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
-  "--plan[a JSON file that maps module paths to styles, or a transformers configuration\: hf\:TYPE, a folder]:PLAN:"
+  "--plan[a plan of \`torch-ir plan\`, a JSON file that maps module paths to styles, or a transformers configuration\: hf\:TYPE, a folder]:PLAN:"
   "--experts[expert parallelism, by transformers\' plan]"
-  "--mesh[axis name and number of ranks\: tp\=8]:AXIS=RANKS:"
+  "--mesh[axis name and number of ranks\: tp\=8 (default\: all axes of a plan)]:AXIS=RANKS:"
   "*--place-input[placement of an input of the model, such as \'x\=shard(0)\' (default\: replicated)\; repeatable]:NAME=PLACEMENT:"
   "*--place-output[placement of an output of the model, such as \'x\=shard(0)\' (default\: replicated)\; repeatable]:NAME=PLACEMENT:"
   {-o,--output}"[where to write the graph (default\: report only)]:FILE:_files"
@@ -513,6 +535,7 @@ _shtab_torch_ir_split_options=(
   "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "--stages[number of stages (default\: as few as --memory allows)]:N:"
   "--memory[memory limit of a stage, such as 80GB]:BYTES:"
+  "--plan[cut where a plan of \`torch-ir plan\` says]:FILE:_files"
   "*--at[the module or node with which the next stage begins\; repeatable, in order]:NAME:"
   "--depth[nesting depth of the layer lists to cut between (default\: 1)]:N:"
   "--anywhere[cut between any two nodes]"
@@ -678,6 +701,7 @@ _shtab_torch_ir() {
         ops) _arguments -C -s $_shtab_torch_ir_ops_options ;;
         optimize) _arguments -C -s $_shtab_torch_ir_optimize_options ;;
         passes) _arguments -C -s $_shtab_torch_ir_passes_options ;;
+        plan) _arguments -C -s $_shtab_torch_ir_plan_options ;;
         quantize) _arguments -C -s $_shtab_torch_ir_quantize_options ;;
         run) _arguments -C -s $_shtab_torch_ir_run_options ;;
         sensitivity) _arguments -C -s $_shtab_torch_ir_sensitivity_options ;;

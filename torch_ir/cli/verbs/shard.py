@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _MOST_DIGITS = 9
 _EXAMPLES = """
-model.json --plan plan.json --mesh tp=8 -o rank.json
+model.json --plan plan.json -o rank.json
+model.json --plan styles.json --mesh tp=8 -o rank.json
 llama.json --plan hf:llama --mesh tp=8 -o rank.json
 mixtral.json --plan checkpoint/ --experts --mesh tp=4 -o rank.json
 model.json --mesh dp=2 --place-input 'x=shard(0)' -o rank.json
@@ -30,10 +31,13 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument(
         "--plan",
         metavar="PLAN",
-        help="a JSON file that maps module paths to styles, or a transformers configuration: hf:TYPE, a folder",
+        help="a plan of `torch-ir plan`, a JSON file that maps module paths to styles, or a transformers "
+        "configuration: hf:TYPE, a folder",
     )
     parser.add_argument("--experts", action="store_true", help="expert parallelism, by transformers' plan")
-    parser.add_argument("--mesh", metavar="AXIS=RANKS", required=True, help="axis name and number of ranks: tp=8")
+    parser.add_argument(
+        "--mesh", metavar="AXIS=RANKS", help="axis name and number of ranks: tp=8 (default: all axes of a plan)"
+    )
     for name in ("input", "output"):
         parser.add_argument(
             f"--place-{name}",
@@ -48,10 +52,40 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from torch_ir.ir.regroup.functions import further_entries
+
+    sharded, ir, whole = _by_whole_plan(arguments) or _along_one_axis(arguments)
+    if arguments.output:
+        save_graph(sharded, arguments.output)
+    entries = {name: _facts(body, sharded.functions[name]) for name, body in further_entries(ir).items()}
+    facts = {"mesh": sharded.mesh, **_facts(ir, sharded), "whole": whole, "entries": entries}
+    show(arguments, lambda: facts, lambda: "\n".join(_lines(facts)))
+    return 0
+
+
+def _by_whole_plan(arguments: argparse.Namespace) -> tuple[IR, IR, list[str]] | None:
+    """Shard along all axes of a file of `torch-ir plan`; None if that is not what --plan names."""
+    from torch_ir.planning.plan_file import is_plan, load_plan
+
+    path = Path(arguments.plan or "")
+    if path.suffix != ".json" or path.name == "config.json" or not is_plan(_read_plan(path)):
+        return None
+    plan = load_plan(path)
+    if arguments.mesh or arguments.experts or arguments.place_input or arguments.place_output:
+        raise CommandError(f"{path} has its own mesh and placements; give it without --mesh, --experts and --place-...")
+    if not plan.axes:
+        raise CommandError(f"{path} has pipeline stages only; give it to torch-ir split")
+    ir = load_checked(arguments.file)
+    return plan.shard(ir), ir, []
+
+
+def _along_one_axis(arguments: argparse.Namespace) -> tuple[IR, IR, list[str]]:
+    """Shard along one axis, by styles; also return the modules left whole because they have too few heads."""
     from torch_ir.sharding import shard
 
-    axis, _, count = arguments.mesh.partition("=")
+    axis, _, count = (arguments.mesh or "").partition("=")
     if not count.isdecimal() or len(count) > _MOST_DIGITS:
+        if arguments.mesh is None:
+            raise CommandError("--mesh is missing; write it as --mesh tp=8, or give a plan of torch-ir plan")
         raise CommandError(f"{arguments.mesh!r} is not a mesh; write it as tp=8")
     inputs, outputs = _placements(arguments.place_input), _placements(arguments.place_output)
     if arguments.plan is None and not inputs and not outputs:
@@ -61,13 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     ir = load_checked(arguments.file)
     plan, whole = _plan(arguments, ir, int(count))
-    sharded = shard(ir, plan, {axis: int(count)}, inputs=inputs, outputs=outputs)
-    if arguments.output:
-        save_graph(sharded, arguments.output)
-    entries = {name: _facts(body, sharded.functions[name]) for name, body in further_entries(ir).items()}
-    facts = {"mesh": sharded.mesh, **_facts(ir, sharded), "whole": whole, "entries": entries}
-    show(arguments, lambda: facts, lambda: "\n".join(_lines(facts)))
-    return 0
+    return shard(ir, plan, {axis: int(count)}, inputs=inputs, outputs=outputs), ir, whole
 
 
 def _facts(ir: IR, sharded: IR) -> dict[str, Any]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _EXAMPLES = """
 llama.json --stages 4 -o pipeline.json
 llama.json --memory 80GB -o pipeline.json --parts stages/
+rank.json --plan plan.json -o pipeline.json
 llama.json --at model.layers.8 --at model.layers.16 -o pipeline.json
 llama.json --stages 8 --device peak=990TFLOPs,bw=3.35TB/s --dim batch=8 --json
 """
@@ -28,6 +29,7 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument("file", metavar="FILE", help="an IR file")
     parser.add_argument("--stages", type=int, metavar="N", help="number of stages (default: as few as --memory allows)")
     parser.add_argument("--memory", metavar="BYTES", help="memory limit of a stage, such as 80GB")
+    parser.add_argument("--plan", metavar="FILE", help="cut where a plan of `torch-ir plan` says")
     parser.add_argument(
         "--at",
         action="append",
@@ -60,11 +62,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{arguments.parts} is a file; --parts names a folder")
     if arguments.parts:
         Path(arguments.parts).mkdir(parents=True, exist_ok=True)  # fail before the work if it cannot be written
+    at = arguments.at if arguments.plan is None else _stages(arguments)
     pipeline = split(
         load_checked(arguments.file),
         arguments.stages,
         memory=memory,
-        at=arguments.at,
+        at=at,
         depth=arguments.depth,
         anywhere=arguments.anywhere,
         device=device,
@@ -77,6 +80,18 @@ def run(arguments: argparse.Namespace) -> int:
     report = pipeline_report(pipeline, device=device, sizes=sizes)
     show(arguments, report.to_dict, lambda: report.text(terminal_width()))
     return 0
+
+
+def _stages(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return where the stages of a plan begin."""
+    from torch_ir.planning import load_plan
+
+    if arguments.at or arguments.stages is not None or arguments.memory is not None:
+        raise CommandError("give either --plan, or --stages, --memory or --at")
+    stages = load_plan(arguments.plan).stages
+    if not stages:
+        raise CommandError(f"{arguments.plan} has one stage: there is nothing to split")
+    return stages
 
 
 def _save_parts(pipeline: IR, folder: Path) -> None:

@@ -1,0 +1,181 @@
+"""Find the best plan for a model on a cluster: tensor, sequence, expert, data and pipeline parallelism.
+
+Every factorisation of the number of devices into data-parallel ranks, ranks that share each layer, and pipeline stages
+is considered; devices may be left over. How ranks share a layer is found by `graph_search`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+
+from torch_ir.analysis import cost
+from torch_ir.analysis.cost_model.node_costs import check_sizes
+from torch_ir.analysis.cost_model.times import Clock
+from torch_ir.errors import PlanError, did_you_mean
+from torch_ir.ir import IR
+from torch_ir.ir.graph.given_graph import require_graph
+from torch_ir.ir.regroup.functions import further_entries
+from torch_ir.ir.regroup.separate_stacks import without_stacks
+from torch_ir.ops.schema import name_arguments
+from torch_ir.pipeline import is_pipeline
+from torch_ir.planning.candidates import Candidate, Divided, by_stages, candidate_of, measured
+from torch_ir.planning.data_parallel import batch_axis, between_layers
+from torch_ir.planning.layouts import layouts
+from torch_ir.planning.no_plan import why_none
+from torch_ir.planning.plan_file import ParallelPlan
+from torch_ir.planning.plan_report import PlanReport
+from torch_ir.planning.prices import Cluster
+
+OBJECTIVES = ("latency", "throughput")
+_SHOWN = 4  # the best plan and the next ones
+_MOST_TRIES = 16  # candidates that are measured
+
+
+def find_plan(
+    ir: IR,
+    cluster: Cluster,
+    *,
+    objective: str = "latency",
+    entry: str | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> PlanReport:
+    """Return the best plan for a graph on a cluster, and the next best with other meshes or numbers of stages.
+
+    `latency` is the time of one run, `throughput` the time between runs if all devices are busy. Of a file with several
+    entry points, the first is planned, or `entry`; the plan applies to all. Sizes that are open and not in `sizes`
+    count as 1024, and are not divided. A PlanError says what is missing if nothing fits.
+    """
+    require_graph(ir, "find_plan")
+    if objective not in OBJECTIVES:
+        raise PlanError(f"unknown objective {objective!r:.40}; expected one of {', '.join(OBJECTIVES)}")
+    given = _entry_of(ir, entry)
+    check_sizes(given, sizes or {})
+    graph = _prepared(given)
+    search = _Search(graph, cluster, objective, dict(sizes or {}))
+    found = search.best()
+    if not found:
+        raise PlanError(why_none(graph, cluster, search.least_memory()))
+    return PlanReport(cluster, objective, found[0], tuple(found[1:]))
+
+
+def _entry_of(ir: IR, entry: str | None) -> IR:
+    if entry is None:
+        return ir
+    entries = further_entries(ir)
+    if entry not in entries:
+        known = did_you_mean(entry, entries) if entries else "; the graph has only one"
+        raise PlanError(f"unknown entry point {entry!r:.60}{known}")
+    return entries[entry]
+
+
+def _prepared(ir: IR) -> IR:
+    """Return a copy for the search: arguments by name, and equal layers as calls of one function."""
+    if ir.mesh:
+        raise PlanError("the graph is already sharded; plan the graph that was sharded")
+    if is_pipeline(ir):
+        raise PlanError("the graph is already a pipeline; plan the graph that was split")
+    if "training" in ir.extensions:
+        raise PlanError("a training step cannot be planned yet; plan the graph of its forward entry point")
+    copy = without_stacks(ir).clone()
+    for node in copy.all_nodes():
+        name_arguments(node)
+    return copy.fold_blocks()
+
+
+def _divisors(number: int) -> list[int]:
+    small = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
+    return sorted({*small, *(number // each for each in small)})
+
+
+@dataclass
+class _Search:
+    """The search over meshes; those that cannot be among the best are not searched."""
+
+    ir: IR
+    cluster: Cluster
+    objective: str
+    sizes: Mapping[str, int]
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Return the numbers of data-parallel ranks and of ranks that share a layer, those with most ranks first.
+
+        One axis can also divide the batch alone, so two axes need at least two ranks for each layer.
+        """
+        ranks = _divisors(self.cluster.devices)
+        found = [(1, each) for each in ranks]
+        found += [(data, each) for each in ranks for data in _divisors(self.cluster.devices // each)[1:] if each > 1]
+        return sorted(found, key=math.prod, reverse=True)
+
+    def best(self) -> list[ParallelPlan]:
+        """Return the best plans, best first."""
+        found: list[Candidate] = []
+        left = []
+        once = self._whole_seconds()
+        for pair in self.pairs():
+            bound = once / (math.prod(pair) if self.objective == "latency" else self.cluster.devices)
+            if len(found) >= _SHOWN and bound > sorted(each.value for each in found)[_SHOWN - 1]:
+                left.append(pair)
+            else:
+                found += self._candidates(*pair)
+        plans = self._accepted(found)
+        return plans or self._accepted([each for pair in left for each in self._candidates(*pair)])
+
+    def _whole_seconds(self) -> float:
+        """Return the time of a run on one device: n ranks need at least an n-th of it."""
+        return Clock(self.cluster.device).graph(cost(self.ir, self.sizes).per_run).seconds
+
+    def _candidates(self, data: int, ranks: int) -> list[Candidate]:
+        """Return the best candidate for each number of stages."""
+        divided = divided_graph(self.ir, data, ranks, self.cluster, self.sizes)
+        counts = _divisors(self.cluster.devices // (data * ranks))
+        return list(by_stages(divided, counts, self.cluster, self.objective)) if divided else []
+
+    def least_memory(self) -> float:
+        """Return the memory of a rank in the smallest plan, whatever its time."""
+        roomy = replace(self.cluster, memory=1 << 62)
+        found: list[Candidate] = []
+        for data, ranks in self.pairs():
+            divided = divided_graph(self.ir, data, ranks, roomy, self.sizes)
+            if divided is not None:
+                smallest = replace(divided, front=divided.front[-1:])
+                counts = _divisors(self.cluster.devices // (data * ranks))
+                found += by_stages(smallest, counts, roomy, "throughput")
+        least = min(found, key=lambda each: each.memory)
+        plan, _ = measured(least, roomy, self.sizes)
+        assert plan.estimate is not None
+        return plan.estimate.memory
+
+    def _accepted(self, candidates: Iterable[Candidate]) -> list[ParallelPlan]:
+        """Return plans whose measured memory fits; a candidate that is too large is replaced by a smaller one."""
+        order = count()
+        waiting = [(each.value, each.devices, next(order), each) for each in candidates]
+        heapq.heapify(waiting)
+        found: list[ParallelPlan] = []
+        for _ in range(_MOST_TRIES):
+            if not waiting or len(found) == _SHOWN:
+                break
+            candidate = heapq.heappop(waiting)[-1]
+            plan, more = measured(candidate, self.cluster, self.sizes)
+            assert plan.estimate is not None
+            if plan.estimate.memory <= self.cluster.memory:
+                found.append(plan)
+                continue
+            smaller = candidate_of(candidate.divided, candidate.count, self.cluster, self.objective, more)
+            if smaller is not None and smaller.layout is not candidate.layout:
+                heapq.heappush(waiting, (smaller.value, smaller.devices, next(order), smaller))
+        return found
+
+
+def divided_graph(ir: IR, data: int, ranks: int, cluster: Cluster, sizes: Mapping[str, int]) -> Divided | None:
+    """Return a graph on data-parallel ranks with its layouts; None if its batch cannot be divided."""
+    axes = batch_axis(ir, data)
+    if axes is None:
+        return None
+    graph = ParallelPlan("", axes).shard(ir)
+    most = cluster.memory * (cluster.devices // (data * ranks))
+    front = layouts(graph, "tp", ranks, cluster, sizes, most)
+    return Divided(ir, axes, data, ranks, front, between_layers(graph, sizes))
