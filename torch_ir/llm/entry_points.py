@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +42,7 @@ class Call(NamedTuple):
     model: nn.Module
     inputs: dict[str, Any]
     dynamic_shapes: dict[str, Any]
+    fixed: Mapping[str, Tensor] = MappingProxyType({})  # inputs whose values are part of the capture
 
 
 @dataclass
@@ -66,19 +68,25 @@ class DecoderOnly:
 
     def decode(self, prefill: IR) -> Call:
         """Return the call for one more token, with a cache like that of prefill."""
+        return self._call(self._decode, self._decode_examples(prefill))
+
+    def _decode_examples(self, prefill: IR) -> dict[str, Any]:
         examples: dict[str, Any] = {"input_ids": self._ids("", 1), "cache": self._cache(prefill)}
         if self.caches.length is not None:
             examples["position"] = Example(torch.empty((), dtype=torch.int64, device="meta"), {})
         if self.padding:
             examples["attention_mask"] = self._ids("past + 1", self.caches.length)
-        return self._call(self._decode, examples)
+        return examples
 
     def _prefill(self, forward: Callable[..., Any], **inputs: Any) -> Any:
-        attention_mask = inputs.get("attention_mask")
-        positions = None if attention_mask is None else (attention_mask.cumsum(-1) - 1).clamp(min=0)
-        if attention_mask is None and self.counts_from_zero:
-            positions = torch.arange(inputs["input_ids"].shape[1], device=inputs["input_ids"].device)[None]
-        return self._step(forward, self.caches.empty(), inputs["input_ids"], attention_mask, positions)
+        ids, mask = inputs["input_ids"], inputs.get("attention_mask")
+        return self._step(forward, self.caches.empty(), ids, mask, self._positions(ids, mask))
+
+    def _positions(self, ids: Tensor, mask: Tensor | None) -> Tensor | None:
+        """Return the positions of a prompt; None if the model counts them itself."""
+        if mask is not None:
+            return (mask.cumsum(-1) - 1).clamp(min=0)
+        return torch.arange(ids.shape[1], device=ids.device)[None] if self.counts_from_zero else None
 
     def _decode(
         self, forward: Callable[..., Any], cache: Mapping[str, Tensor], position: Tensor | None = None, **inputs: Any
@@ -92,7 +100,13 @@ class DecoderOnly:
         return self._step(forward, held, inputs["input_ids"], attention_mask, positions)
 
     def _step(
-        self, forward: Callable[..., Any], cache: Any, ids: Tensor, mask: Tensor | None, positions: Tensor | None
+        self,
+        forward: Callable[..., Any],
+        cache: Any,
+        ids: Tensor,
+        mask: Tensor | None,
+        positions: Tensor | None,
+        further: Mapping[str, Any] = MappingProxyType({}),
     ) -> dict[str, Any]:
         known = inspect.signature(forward).parameters
         options: dict[str, Any] = {"attention_mask": mask, "position_ids": positions}
@@ -100,7 +114,7 @@ class DecoderOnly:
             options["logits_to_keep"] = 1
         options = {name: value for name, value in options.items() if value is not None and name in known}
         options["cache_params" if "cache_params" in known else "past_key_values"] = cache
-        logits = forward(input_ids=ids, use_cache=True, return_dict=True, **options).logits
+        logits = forward(input_ids=ids, use_cache=True, return_dict=True, **options, **further).logits
         if not self.all_logits and "logits_to_keep" not in known:
             logits = logits[:, -1:]
         return {"logits": logits, "cache": self.caches.tensors(cache)}
