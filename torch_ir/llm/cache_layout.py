@@ -47,7 +47,7 @@ def cache_map(ir: IR) -> list[CacheTensor]:
             tensor.dtype,
             _bytes(tensor),
         )
-        for name, tensor in _under("cache", decode.input_tree, decode.graph_inputs).items()
+        for name, tensor in keyword_inputs(decode, "cache").items()
     ]
 
 
@@ -61,6 +61,11 @@ def decode_graph(ir: IR) -> IR:
 def cache_outputs(ir: IR) -> dict[str, TensorMeta]:
     """Return the outputs of a graph under `cache`, by name."""
     return _under("cache", ir.output_tree, ir.graph_outputs)
+
+
+def keyword_inputs(ir: IR, argument: str) -> dict[str, TensorMeta]:
+    """Return the inputs of a graph in one keyword argument, a dict, by name."""
+    return _under(argument, ir.input_tree, ir.graph_inputs)
 
 
 def _under(key: str, tree: Tree, tensors: list[TensorMeta]) -> dict[str, TensorMeta]:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ _SAMPLES = {"batch": 2, "seq": 8, "past": 6, "past + 1": 7, "source": 9}
 # Configuration fields with the width of the convolution before recurrent layers.
 _SPANS = ("conv_kernel", "conv_kernel_size", "conv1d_width", "conv_L_cache", "linear_conv_kernel_dim", "mamba_d_conv")
 _RECOMPUTING = ("phi3", "phimoe", "phi4_multimodal")  # types that recompute the cache when longrope switches
+_SAMPLE = 5  # of a size that is not listed: of features whose number depends on the data
 _FAR = 1 << 20  # the longest sequence of a model without a limit
 
 
@@ -41,6 +43,7 @@ class Call(NamedTuple):
     model: nn.Module
     inputs: dict[str, Any]
     dynamic_shapes: dict[str, Any]
+    fixed: Mapping[str, Tensor] = MappingProxyType({})  # inputs whose values are part of the capture
 
 
 @dataclass
@@ -55,6 +58,11 @@ class DecoderOnly:
     all_logits: bool = False
     counts_from_zero: bool = False  # pass the positions that `generate` passes, instead of the model's default
 
+    @property
+    def has_positions(self) -> bool:
+        """Whether positions are inputs of the graphs."""
+        return False
+
     def eager(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return prefill and decode as functions of their inputs, for a model with weights."""
         forward = partial(type(self.model).forward, self.model)
@@ -66,19 +74,25 @@ class DecoderOnly:
 
     def decode(self, prefill: IR) -> Call:
         """Return the call for one more token, with a cache like that of prefill."""
+        return self._call(self._decode, self._decode_examples(prefill))
+
+    def _decode_examples(self, prefill: IR) -> dict[str, Any]:
         examples: dict[str, Any] = {"input_ids": self._ids("", 1), "cache": self._cache(prefill)}
         if self.caches.length is not None:
             examples["position"] = Example(torch.empty((), dtype=torch.int64, device="meta"), {})
         if self.padding:
             examples["attention_mask"] = self._ids("past + 1", self.caches.length)
-        return self._call(self._decode, examples)
+        return examples
 
     def _prefill(self, forward: Callable[..., Any], **inputs: Any) -> Any:
-        attention_mask = inputs.get("attention_mask")
-        positions = None if attention_mask is None else (attention_mask.cumsum(-1) - 1).clamp(min=0)
-        if attention_mask is None and self.counts_from_zero:
-            positions = torch.arange(inputs["input_ids"].shape[1], device=inputs["input_ids"].device)[None]
-        return self._step(forward, self.caches.empty(), inputs["input_ids"], attention_mask, positions)
+        ids, mask = inputs["input_ids"], inputs.get("attention_mask")
+        return self._step(forward, self.caches.empty(), ids, mask, self._positions(ids, mask))
+
+    def _positions(self, ids: Tensor, mask: Tensor | None) -> Tensor | None:
+        """Return the positions of a prompt; None if the model counts them itself."""
+        if mask is not None:
+            return (mask.cumsum(-1) - 1).clamp(min=0)
+        return torch.arange(ids.shape[1], device=ids.device)[None] if self.counts_from_zero else None
 
     def _decode(
         self, forward: Callable[..., Any], cache: Mapping[str, Tensor], position: Tensor | None = None, **inputs: Any
@@ -92,7 +106,13 @@ class DecoderOnly:
         return self._step(forward, held, inputs["input_ids"], attention_mask, positions)
 
     def _step(
-        self, forward: Callable[..., Any], cache: Any, ids: Tensor, mask: Tensor | None, positions: Tensor | None
+        self,
+        forward: Callable[..., Any],
+        cache: Any,
+        ids: Tensor,
+        mask: Tensor | None,
+        positions: Tensor | None,
+        further: Mapping[str, Any] = MappingProxyType({}),
     ) -> dict[str, Any]:
         known = inspect.signature(forward).parameters
         options: dict[str, Any] = {"attention_mask": mask, "position_ids": positions}
@@ -100,7 +120,7 @@ class DecoderOnly:
             options["logits_to_keep"] = 1
         options = {name: value for name, value in options.items() if value is not None and name in known}
         options["cache_params" if "cache_params" in known else "past_key_values"] = cache
-        logits = forward(input_ids=ids, use_cache=True, return_dict=True, **options).logits
+        logits = forward(input_ids=ids, use_cache=True, return_dict=True, **options, **further).logits
         if not self.all_logits and "logits_to_keep" not in known:
             logits = logits[:, -1:]
         return {"logits": logits, "cache": self.caches.tensors(cache)}
@@ -123,7 +143,7 @@ class DecoderOnly:
         """Return a tensor whose sizes are numbers, or dynamic by name."""
         varying = {dim: self._size(name) for dim, (name, size) in enumerate(sizes) if size is None}
         shape = [
-            min(_SAMPLES[name], varying[dim].max) if size is None else int(size)
+            min(_SAMPLES.get(name, _SAMPLE), varying[dim].max) if size is None else int(size)
             for dim, (name, size) in enumerate(sizes)
         ]
         return Example(torch.empty(shape, dtype=dtype, device="meta"), varying)
@@ -139,7 +159,7 @@ class DecoderOnly:
             "seq": (self._shortest(), (self.caches.length or longest) - 1),
             "past": (1, longest - 1),
             "source": (2, longest),
-        }[name]
+        }.get(name, (1, _FAR))
         if low >= high:
             problem = f"{type(self.model).__name__} has an empty range for {name!r}: {low} to {high}"
             raise ExportError(f"{problem}; give the model more positions (max_position_embeddings, cache_length)")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import warnings
-from typing import Any
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,12 +17,20 @@ from torch_ir.errors import CaptureWarning, ExportError, MissingExtraError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_layout import DECODE, cache_outputs
 from torch_ir.llm.checkpoint_layout import PLACES, to_checkpoint_layout
+from torch_ir.llm.joined_entries import ENCODE, EXTENSION, PROJECT, describe_entries, join_encoders
+from torch_ir.llm.projector import split_projector
 from torch_ir.llm.quantized import quantization_of
+from torch_ir.ops.effects import is_opaque
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.weight_files import WeightSource
 
+if TYPE_CHECKING:
+    from torch_ir.llm.multimodal import Multimodal
+
 _log = logging.getLogger("torch_ir.llm")  # the command line shows it as progress
 _LAYOUTS = ("checkpoint", "model")
+_ENCODER_DECODERS = ("Seq2SeqLM", "SpeechSeq2Seq")  # kinds of AutoModelFor...
+_DECODERS = ("CausalLM", "ImageTextToText", "MultimodalLM")
 _LEAST = 4  # cache length: a prompt of two or three tokens, and one more
 
 
@@ -32,6 +43,7 @@ def extract_llm(
     padding: bool = False,
     all_logits: bool = False,
     encoder_input: torch.Tensor | None = None,
+    inputs: Mapping[str, Any] | None = None,
     model_name: str | None = None,
     blocks: str = "inline",
     weight_layout: str = "checkpoint",
@@ -44,10 +56,13 @@ def extract_llm(
     outputs (`layers.0.key`, ...); it grows with every token, or has a fixed `cache_length` and a `position` input.
     `batch` and `prompt` fix sizes that are dynamic by default. With `padding`, prompts may be padded on the left and
     `attention_mask` is an input. Only the logits of the last token are returned unless `all_logits`. `encoder_input`
-    is an example for encoders that do not read token ids, such as those of speech. `blocks="function"` keeps repeated
-    layers as calls of one function, in each graph. The graphs read the weights as checkpoints of `transformers` store
-    them, or, with `weight_layout="model"`, as the `state_dict` of the model has them; `dequantize` and `checkpoint` are
-    those of `to_checkpoint_layout`.
+    is an example for encoders that do not read token ids, such as those of speech. `inputs` are what the processor of a
+    model of images, videos or sound returns: each encoder and projector becomes a function (`encode_image`,
+    `project_image`), and prefill takes their results. Whole numbers that an encoder reads, such as the sizes of images,
+    are part of its graph; on meta, they are not. `blocks="function"` keeps repeated layers as calls of one function, in
+    each graph. The graphs read the weights as checkpoints of `transformers` store them, or, with
+    `weight_layout="model"`, as the `state_dict` of the model has them; `dequantize` and `checkpoint` are those of
+    `to_checkpoint_layout`.
     """
     for name, value, known in (("weight_layout", weight_layout, _LAYOUTS), ("dequantize", dequantize, PLACES)):
         if value not in known:
@@ -56,8 +71,11 @@ def extract_llm(
     quantization_of(model)  # refused before capture if it is not understood
     from torch_ir.llm.caches import Caches
     from torch_ir.llm.entry_points import DecoderOnly, EncoderDecoder, recomputed_after
+    from torch_ir.llm.multimodal import Multimodal
 
-    if encoder_input is None and model.main_input_name != "input_ids":
+    if inputs is not None and model.config.is_encoder_decoder:
+        raise ExportError(f"{type(model).__name__} is an encoder-decoder, for which inputs are not supported")
+    if encoder_input is None and inputs is None and model.main_input_name != "input_ids":
         raise ExportError(
             f"{type(model).__name__} reads {model.main_input_name}, not token ids; pass an example as encoder_input"
         )
@@ -69,22 +87,29 @@ def extract_llm(
             f"{type(model).__name__} recomputes its whole cache after {border} tokens (longrope), which decode does "
             f"not; use a cache_length of at most {border}"
         )
-    kind = EncoderDecoder if model.config.is_encoder_decoder else DecoderOnly
+    kind = EncoderDecoder if model.config.is_encoder_decoder else DecoderOnly if inputs is None else Multimodal
     calls = kind(model, Caches.of(model.config, cache_length), batch, prompt, padding, all_logits)
     if isinstance(calls, EncoderDecoder):
         calls.encoder_input = encoder_input
     unchecked = _count_positions(calls) if encoder_input is None else ""
     name = type(model).__name__ if model_name is None else model_name
-    _log.info("graph 1 of 2, prefill", extra={"graph": True})
+    encoders = {}
+    if isinstance(calls, Multimodal):
+        calls = replace(calls, example=inputs or {})
+        encoders = _encoders(calls, name, blocks)
+    graphs = len(encoders) + 2
+    _log.info("graph %d of %d, prefill", graphs - 1, graphs, extra={"graph": True})
     ir = _extract(calls.prefill(), name, blocks)
     if not cache_outputs(ir):
         raise ExportError(f"{type(model).__name__} keeps no cache from one token to the next")
-    _log.info("graph 2 of 2, decode", extra={"graph": True})
+    _log.info("graph %d of %d, decode", graphs, graphs, extra={"graph": True})
     decode = _extract(calls.decode(ir), f"{name}.{DECODE}", blocks, loosely=cache_length is None)
     written = {target for target, _ in decode.mutations}
     # drop the encoder's weights; keep tables that every call writes, even if unused
     decode.params = [param for param in decode.params if param.consumers or param in written]
     ir.functions[DECODE] = decode
+    if isinstance(calls, Multimodal):
+        _join(ir, calls)
     if unchecked:
         note = f"prefill and decode of {type(model).__name__} were not checked on a tiny model; run verify_llm"
         warnings.warn(CaptureWarning(f"{note} ({unchecked})"), stacklevel=2)
@@ -92,6 +117,38 @@ def extract_llm(
     if weight_layout == "model":
         return ir
     return to_checkpoint_layout(ir, model, dequantize=dequantize, checkpoint=checkpoint)
+
+
+def _encoders(calls: Multimodal, name: str, blocks: str) -> dict[str, IR]:
+    """Capture the encoders that the inputs use, by modality."""
+    read = calls.reads()
+    for at, modality in enumerate(read):
+        _log.info("graph %d of %d, %s encoder", at + 1, len(read) + 2, modality, extra={"graph": True})
+        calls.encoded[modality] = _encoder(calls, modality, f"{name}.{ENCODE}{modality}", blocks)
+    return calls.encoded
+
+
+def _join(ir: IR, calls: Multimodal) -> None:
+    """Add the encoders and projectors to the prefill graph, and the map of all entry points."""
+    join_encoders(ir, calls.encoded)
+    for modality, graph in calls.encoded.items():
+        tower = calls.tower(modality)
+        if tower and (projector := split_projector(graph, tower, modality)) is not None:
+            ir.functions[PROJECT + modality] = projector
+    ir.extensions[EXTENSION] = describe_entries(ir)
+
+
+def _encoder(calls: Multimodal, modality: str, name: str, blocks: str) -> IR:
+    """Capture one encoder for the given sizes of images; if that fails, for all sizes."""
+    call = calls.encoder(modality)
+    try:
+        return _extract(call, name, blocks)
+    except ExportError:
+        if not call.fixed:
+            raise
+        with suppress(ExportError):
+            return _extract(calls.encoder(modality, is_fixed=False), name, blocks)
+        raise
 
 
 def _count_positions(calls: Any) -> str:
@@ -134,7 +191,7 @@ def build(model: Any) -> Any:
     except ImportError:
         raise MissingExtraError("extracting language models", "transformers", "transformers") from None
     if isinstance(model, transformers.PreTrainedConfig):
-        kinds = ("Seq2SeqLM", "SpeechSeq2Seq") if model.is_encoder_decoder else ("CausalLM",)
+        kinds = _ENCODER_DECODERS if model.is_encoder_decoder else _DECODERS
         factories = [getattr(transformers, f"AutoModelFor{kind}") for kind in kinds]
         fitting = [factory for factory in factories if type(model) in factory._model_mapping]
         if not fitting:
@@ -150,7 +207,8 @@ def build(model: Any) -> Any:
 def _is_causal(model: Any) -> bool:
     """Whether attention is causal; an encoder with a head is not, although it has a `generate`."""
     flags = [module.is_causal for module in model.modules() if hasattr(module, "is_causal")]
-    return any(flags) or not flags or model.config.is_encoder_decoder
+    is_text_only = model.config.get_text_config(decoder=True) is model.config  # else masks may decide
+    return any(flags) or not flags or model.config.is_encoder_decoder or not is_text_only
 
 
 def _extract(call: Any, name: str, blocks: str, loosely: bool = False) -> IR:
@@ -165,8 +223,12 @@ def _extract(call: Any, name: str, blocks: str, loosely: bool = False) -> IR:
         dynamic_shapes=shapes,
         strict=False,
         model_name=name,
+        fixed=call.fixed,
         blocks="inline" if loosely else blocks,
     )
+    opaque = next((node for node in ir.all_nodes() if is_opaque(node)), None)
+    if opaque is not None:
+        raise ExportError(f"{name}: data leaves torch at {opaque['place']}, so that no graph can generate")
     if not loosely:
         return ir
     keep_promises(ir, call.model, ((), call.inputs), call.dynamic_shapes)

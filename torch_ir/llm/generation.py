@@ -13,17 +13,22 @@ from torch_ir.errors import ExecutionError, first_line
 from torch_ir.ir import IR, evaluate
 from torch_ir.llm.cache_layout import cache_map, decode_graph
 from torch_ir.llm.checkpoint_layout import checkpoint_weights
+from torch_ir.llm.image_positions import prompt_positions
+from torch_ir.llm.joined_entries import entry_graphs
+from torch_ir.llm.run_encoders import Encoders, weights_read
 from torch_ir.run import IRExecutor
 from torch_ir.run.tolerances import compare
 from torch_ir.run.weight_files import weights_for
 
 _Step = Callable[..., Any]
+_EVERY_STEP = ("lora", "adapter")  # inputs of all graphs, see lora_as_inputs
+_TEXT_ONLY = 2  # entry points: prefill and decode
 
 
 def generate(ir: IR, weights: Mapping[str, Tensor], new_tokens: int, **inputs: Tensor) -> Tensor:
     """Generate greedily; return the tokens as int64[batch, new_tokens].
 
-    `inputs` are the inputs of the prefill graph, by name.
+    `inputs` are the inputs of the prefill graph, by name; where the file has encoders, also theirs.
     """
     return torch.cat([logits.argmax(-1) for logits in Generator(ir, weights).steps(new_tokens, inputs)], dim=1)
 
@@ -31,7 +36,8 @@ def generate(ir: IR, weights: Mapping[str, Tensor], new_tokens: int, **inputs: T
 def verify_llm(ir: IR, model: Any, new_tokens: int, **inputs: Tensor) -> tuple[bool, str]:
     """Compare tokens and logits of the graphs with those of `model.generate`; return the verdict and a summary."""
     weights = model.state_dict()
-    needed = (key for param in ir.params if param.param and param.param.in_state_dict for key in param.stored_keys[:1])
+    params = [param for graph in entry_graphs(ir).values() for param in graph.params]
+    needed = (key for param in params if param.param and param.param.in_state_dict for key in param.stored_keys[:1])
     if any(key not in weights for key in needed):
         weights = checkpoint_weights(model)
     return compare_steps(Generator(ir, weights), model, new_tokens, inputs)
@@ -42,6 +48,8 @@ def compare_steps(
 ) -> tuple[bool, str]:
     """Compare tokens and logits of prefill and decode with those of `model.generate`."""
     own = _greedy(model, new_tokens, inputs)
+    if steps.takes_positions and "position_ids" not in inputs:
+        inputs = {**inputs, "position_ids": prompt_positions(model, inputs)}
     worst, tokens = 0.0, []
     for index, logits in enumerate(steps.steps(new_tokens, inputs)):
         difference = compare(own.logits[index].unsqueeze(1), logits, tolerance, tolerance)
@@ -72,27 +80,41 @@ def example_prompt(ir: IR, length: int = 6, batch: int = 2) -> dict[str, Tensor]
 class Steps:
     """Prefill and decode as functions with keyword arguments, and the loop that calls them."""
 
-    def __init__(self, prefill: _Step, decode: _Step, token: str, places: int | None) -> None:
+    def __init__(
+        self, prefill: _Step, decode: _Step, token: str, places: int | None, *, takes_positions: bool = False
+    ) -> None:
         self.prefill, self.decode, self.token = prefill, decode, token
         self.places = places  # length of a fixed cache
+        self.takes_positions = takes_positions
 
     def steps(self, count: int, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """Yield the logits of the last token after prefill and every further step, as float[batch, 1, vocabulary]."""
         taken = inputs[self.token].shape[1] if self.token in inputs else 0
         if self.places is not None and taken + count - 1 > self.places:
             raise ExecutionError(f"{taken} + {count - 1} tokens exceed the cache length {self.places}")
+        inputs = self.prefill_inputs(inputs)
+        positions = inputs.get("position_ids")
+        if self.takes_positions and positions is None:
+            raise ExecutionError("pass position_ids; torch_ir.llm.prompt_positions(model, inputs) returns them")
         output = self.prefill(**inputs)
         cache, mask = dict(output["cache"]), inputs.get("attention_mask")
         yield output["logits"][:, -1:]
         for position in range(taken, taken + count - 1):
             step = {self.token: output["logits"][:, -1:].argmax(-1), "cache": cache}
+            step |= {name: inputs[name] for name in _EVERY_STEP if name in inputs}
             if self.places is not None:
                 step["position"] = torch.tensor(position)
+            if positions is not None:
+                step["position_ids"] = positions = positions[..., -1:] + 1
             if mask is not None:
                 step["attention_mask"] = self._mask(mask, position)
             output = self.decode(**step)
             cache |= output["cache"]
             yield output["logits"][:, -1:]
+
+    def prefill_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the inputs of prefill."""
+        return inputs
 
     def _mask(self, mask: Tensor, position: int) -> Tensor:
         """Return the mask of one step: an encoder's is constant, a decoder's also covers generated tokens."""
@@ -107,16 +129,21 @@ class Generator(Steps):
 
     def __init__(self, ir: IR, weights: Mapping[str, Tensor]) -> None:
         decode = decode_graph(ir)
-        weights = weights_for([ir, decode], weights)
-        needed = {key for tensor in decode.params for key in (str(tensor.key), *tensor.stored_keys)}
+        graphs = entry_graphs(ir)
+        weights = weights_for(graphs.values(), weights)
         names = [tensor.name for tensor in decode.graph_inputs]
         places: Any = cache_map(ir)[0].shape[2] if "position" in names else None
         super().__init__(
-            IRExecutor(ir, weights),
-            IRExecutor(decode, {key: value for key, value in weights.items() if key in needed}),
+            IRExecutor(ir, weights if len(graphs) == _TEXT_ONLY else weights_read(ir, weights)),
+            IRExecutor(decode, weights_read(decode, weights)),
             next(name for name in names if name.endswith("input_ids")),
             places,
+            takes_positions="position_ids" in names,
         )
+        self.encoders = Encoders(ir, weights)
+
+    def prefill_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self.encoders.prefill_inputs(inputs)
 
 
 def _greedy(model: Any, new_tokens: int, inputs: Mapping[str, Tensor]) -> Any:

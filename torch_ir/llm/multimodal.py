@@ -1,0 +1,258 @@
+"""The entry points of a model that reads more than text: its encoders, prefill over their results, and decode."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationMixin
+
+from torch_ir.errors import ExportError
+from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.graph.io_tree import Record, Slot, leaves, rebuild
+from torch_ir.llm.entry_points import Call, DecoderOnly, Example
+from torch_ir.llm.image_positions import POSITIONS, prompt_positions
+from torch_ir.llm.joined_entries import MODALITIES
+from torch_ir.ops.torch_types import TORCH_DTYPES
+
+_MASKS = "get_placeholder_mask"  # of models: where features replace embeddings of tokens
+_GIVEN = "mm_encoder_outputs"  # the argument of forward for results of encoders
+
+
+class Features(Record):
+    """The output object of an encoder; as in `transformers`, fields without a value are None."""
+
+    def __getattr__(self, name: str) -> Any:
+        return None if name.startswith("__") else self.get(name)
+
+
+@dataclass
+class Multimodal(DecoderOnly):
+    """The calls of a model with encoders; `example` has the inputs that its processor returns."""
+
+    example: Mapping[str, Any] = field(default_factory=dict)
+    encoded: dict[str, IR] = field(default_factory=dict)  # graphs of the encoders, by modality
+
+    def __post_init__(self) -> None:
+        self.example = {name: value for name, value in self.example.items() if isinstance(value, Tensor)}
+        if not self.example:
+            return
+        if "input_ids" not in self.example:
+            raise ExportError(
+                f"inputs of {type(self.model).__name__} have no input_ids; pass what its processor returns"
+            )
+        batch, length = self.example["input_ids"].shape
+        if self.batch not in (None, batch):
+            raise ExportError(f"batch is {self.batch}, but the inputs have a batch of {batch}")
+        self.batch = batch
+        read = {name for names in self.reads().values() for name in names}
+        unread = [name for name, each in self.example.items() if each.is_floating_point() and name not in read]
+        if unread:
+            raise ExportError(
+                f"{type(self.model).__name__} has no get_image_features, get_video_features or get_audio_features that "
+                f"takes {unread[0]}; such models are not supported"
+            )
+        if self._fixed(
+            [name for name in self._rest() if not self._is_per_token(name)]
+        ):  # a recording, which has the sizes of its example
+            self.prompt = self.prompt or length
+
+    def reads(self) -> dict[str, list[str]]:
+        """Return the inputs that each encoder reads, by modality; one without pixels or sound is left out."""
+        found: dict[str, list[str]] = {}
+        for modality in MODALITIES:
+            function = getattr(self._owner(modality), _getter(modality), None)
+            if function is None:
+                continue
+            known = [name for name in inspect.signature(function).parameters if name in self.example]
+            if any(self.example[name].is_floating_point() for name in known):
+                found[modality] = known
+        return found
+
+    def encoder(self, modality: str, *, is_fixed: bool = True) -> Call:
+        """Return the call of one encoder with its projector; not `is_fixed`, no values are part of the capture."""
+        names = self.reads()[modality]
+        function = getattr(self._owner(modality), _getter(modality))
+
+        def encode(forward: Callable[..., Any], **inputs: Any) -> Any:
+            return function(**inputs, return_dict=True)
+
+        return self._with_fixed(encode, {}, names, is_fixed)
+
+    def tower(self, modality: str) -> str:
+        """Return the path of the module that encodes a modality, without the projector after it; "" if unknown."""
+        module = self._owner(modality).get_encoder(modality=modality)
+        return next((name for name, each in self.model.named_modules() if each is module), "")
+
+    def prefill(self) -> Call:
+        examples: dict[str, Any] = {"input_ids": self._ids("seq", self.prompt)}
+        if self.padding:
+            examples["attention_mask"] = self._ids("seq", self.prompt)
+        if self.has_positions:
+            example = self._example_positions()
+            sizes = [*(("", size) for size in example.shape[:-2]), ("batch", self.batch), ("seq", self.prompt)]
+            examples["position_ids"] = self._example(example.dtype, *sizes)
+        rest = self._rest()
+        for name in [name for name in rest if self._is_per_token(name)]:
+            rest.remove(name)
+            examples[name] = self._example(self.example[name].dtype, ("batch", self.batch), ("seq", self.prompt))
+        for modality, graph in self.encoded.items():
+            tensors = zip(feature_names(graph), graph.graph_outputs, strict=True)
+            examples[modality] = {
+                name: self._example(TORCH_DTYPES[tensor.dtype], *_sizes(modality, tensor)) for name, tensor in tensors
+            }
+        return self._with_fixed(self._prefill, examples, rest)
+
+    def decode(self, prefill: IR) -> Call:
+        if not self.has_positions:
+            return super().decode(prefill)
+        given = next(tensor for tensor in prefill.graph_inputs if tensor.name == "position_ids")
+        rows = [("", size) for size in given.shape[:-2]]
+        examples = {
+            **self._decode_examples(prefill),
+            "position_ids": self._example(TORCH_DTYPES[given.dtype], *rows, ("batch", self.batch), ("", 1)),
+        }
+        return self._call(self._decode, examples)
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether the model counts positions in its own way, which depends on images: they are inputs of the graphs."""
+        return getattr(type(self.model), POSITIONS) is not getattr(GenerationMixin, POSITIONS)
+
+    def _example_positions(self) -> Tensor:
+        """Return positions, of which the rows and the dtype count: of the example, or of text if it has no values."""
+        if any(each.is_meta and not each.is_floating_point() for each in self.example.values()):
+            return prompt_positions(self.model, {"input_ids": torch.ones(2, 3, dtype=torch.int64)})
+        return prompt_positions(self.model, self.example)
+
+    def _prefill(self, forward: Callable[..., Any], **inputs: Any) -> Any:
+        ids, mask, positions = (inputs.pop(name, None) for name in ("input_ids", "attention_mask", "position_ids"))
+        if positions is None:
+            positions = self._positions(ids, mask)
+        features = {modality: self._features(modality, inputs.pop(modality)) for modality in self.encoded}
+        official = {
+            modality: found for modality, found in features.items() if modality != "audio" and self._takes_features
+        }
+        if official:
+            inputs[_GIVEN] = official
+        others = {modality: found for modality, found in features.items() if modality not in official}
+        with self._replaced_encoders(others), _counted_placeholders(self.model.base_model):
+            return self._step(forward, self.caches.empty(), ids, mask, positions, inputs)
+
+    def _decode(
+        self, forward: Callable[..., Any], cache: Mapping[str, Tensor], position: Tensor | None = None, **inputs: Any
+    ) -> Any:
+        if not self.has_positions:
+            return super()._decode(forward, cache, position, **inputs)
+        held = self.caches.filled(cache, position)
+        return self._step(forward, held, inputs["input_ids"], inputs.get("attention_mask"), inputs["position_ids"])
+
+    def _features(self, modality: str, tensors: Mapping[str, Tensor]) -> Any:
+        """Return what the encoder of a model returns, with these tensors."""
+        found = rebuild(self.encoded[modality].output_tree, list(tensors.values()))
+        return Features(found) if isinstance(found, Record) else found
+
+    @contextmanager
+    def _replaced_encoders(self, features: Mapping[str, Any]) -> Iterator[None]:
+        """Let the encoders return these features, whatever they are called with."""
+        for modality, found in features.items():
+            setattr(self._owner(modality), _getter(modality), lambda *args, found=found, **kwargs: found)
+        try:
+            yield
+        finally:
+            for modality in features:
+                delattr(self._owner(modality), _getter(modality))
+
+    @property
+    def _takes_features(self) -> bool:
+        return _GIVEN in inspect.signature(type(self.model).forward).parameters
+
+    def _owner(self, modality: str) -> Any:
+        """Return the module whose forward calls the encoder: the model without its head, or the model itself."""
+        base = self.model.base_model
+        return base if hasattr(base, _getter(modality)) else self.model
+
+    def _rest(self) -> list[str]:
+        """Return the inputs of prefill besides tokens, mask, positions and features.
+
+        Encoders that `generate` runs before prefill keep their inputs; others are called by forward, which gets them.
+        """
+        kept = {"input_ids", "attention_mask", "position_ids"}
+        for modality, names in self.reads().items():
+            if modality != "audio" and self._takes_features:
+                kept.update(names)
+        return [name for name in self.example if name not in kept]
+
+    def _is_per_token(self, name: str) -> bool:
+        ids, tensor = self.example["input_ids"], self.example[name]
+        return tensor.shape == ids.shape and not tensor.is_floating_point()
+
+    def _fixed(self, names: list[str]) -> dict[str, Tensor]:
+        """Return the inputs whose values are part of the capture: whole numbers, such as the sizes of images."""
+        tensors = {name: self.example[name] for name in names}
+        return {name: each for name, each in tensors.items() if not (each.is_floating_point() or each.is_meta)}
+
+    def _with_fixed(
+        self, function: Callable[..., Any], examples: Mapping[str, Any], names: list[str], is_fixed: bool = True
+    ) -> Call:
+        """Return a call with further inputs of the example, some of them fixed."""
+        fixed = self._fixed(names) if is_fixed else {}
+        given = {name: Example(self.example[name].to("meta"), {}) for name in names}
+        call = self._call(function, {**examples, **given})
+        varying = {} if fixed else call.dynamic_shapes
+        return call._replace(
+            inputs={name: each for name, each in call.inputs.items() if name not in fixed},
+            dynamic_shapes=varying,
+            fixed=fixed,
+        )
+
+
+@contextmanager
+def _counted_placeholders(owner: Any) -> Iterator[None]:
+    """Assert in the graph that a prompt has a token for each feature; tracing drops the check of the model."""
+    original = getattr(owner, _MASKS, None)
+    if original is None:
+        yield
+        return
+    signature = inspect.signature(original)
+    names = [name for name in signature.parameters if name.endswith("features")]
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        found, given = original(*args, **kwargs), signature.bind(*args, **kwargs).arguments
+        for name, mask in zip(names, found if isinstance(found, tuple) else (found,), strict=False):
+            features = given.get(name)
+            if isinstance(features, Tensor) and mask.dim() == 3:
+                tokens, width = mask[..., 0].sum(), given.get("inputs_embeds", features).shape[-1]
+                message = f"the prompt has not as many tokens for {name.replace('_', ' ')} as there are"
+                torch.ops.aten._assert_async.msg(tokens * width == features.numel(), message)
+        return found
+
+    setattr(owner, _MASKS, counted)
+    try:
+        yield
+    finally:
+        delattr(owner, _MASKS)
+
+
+def feature_names(graph: IR) -> list[str]:
+    """Return names for the outputs of an encoder by their place in its output object: `pooler_output.0`."""
+    paths = [path for path, leaf in leaves(graph.output_tree) if isinstance(leaf, Slot)]
+    return [path.replace("[", ".").replace("]", "").replace("'", "").strip(".") or "features" for path in paths]
+
+
+def _sizes(modality: str, tensor: TensorMeta) -> Iterator[tuple[str, int | None]]:
+    """Yield the sizes of features; those that depend on the data get a name in prefill."""
+    for size in tensor.shape:
+        if isinstance(size, int):
+            yield "", size
+        else:
+            yield f"{modality}_{''.join(each if each.isalnum() else '_' for each in size)}", None
+
+
+def _getter(modality: str) -> str:
+    return f"get_{modality}_features"
