@@ -23,8 +23,8 @@ from torch_ir.ir.plans.check_plan import check_plan
 from torch_ir.ir.plans.memory_plan import Bank, MemoryPlan
 
 __all__ = [
-    "Bank", "Cost", "CostDelta", "CostReport", "Diff", "KvCache", "Link", "Liveness", "MemoryPlan", "NodeCost", "NodeDiff",
-    "Roofline", "Schedule", "Step", "Work", "ancestors", "check_plan", "cost", "cost_delta", "cost_report",
+    "Bank", "Cost", "CostDelta", "CostReport", "Diff", "KvCache", "Link", "Liveness", "MemoryPlan", "NodeCost",
+    "NodeDiff", "Roofline", "Schedule", "Step", "Work", "ancestors", "check_plan", "cost", "cost_delta", "cost_report",
     "descendants", "diff", "kv_cache", "liveness", "memory_plan_of", "plan_memory", "product", "register_cost",
     "schedule", "slice_between", "split_prologue", "subgraph", "topological_order", "total",
 ]  # fmt: skip
