@@ -44,14 +44,28 @@ class Writer:
         hints: Sequence[Dim] = (),
     ) -> TensorMeta:
         """Add a node with one output, named after its operator; `hints` are sizes that it may have."""
+        made = self.add_several(op_type, inputs, attrs, name, hints)
+        if len(made) != 1:
+            raise ShardError(f"{op_type} has {len(made)} results")
+        return made[0]
+
+    def add_several(
+        self,
+        op_type: str,
+        inputs: Mapping[str, TensorMeta],
+        attrs: Mapping[str, Any],
+        name: str = "",
+        hints: Sequence[Dim] = (),
+    ) -> list[TensorMeta]:
+        """Add a node with any number of outputs."""
         made = self.results(op_type, inputs, attrs, hints)
-        if made is None or len(made) != 1:
+        if not made:
             raise ShardError(f"no shape inference for {op_type}")
         name = fresh(name or op_type.split(".")[1], self._taken)
-        made[0].name = name
-        node = OpNode(name, op_type, inputs.values(), made, attrs, args=inputs, origin=self.origin)
-        self.append(node)
-        return made[0]
+        for number, tensor in enumerate(made):
+            tensor.name = fresh(f"{name}_{number}", self._taken) if len(made) > 1 else name
+        self.append(OpNode(name, op_type, inputs.values(), made, attrs, args=inputs, origin=self.origin))
+        return made
 
     @property
     def nodes(self) -> list[OpNode]:

@@ -13,11 +13,12 @@ from torch_ir.capture.extract_model import extract_training_step
 from torch_ir.errors import ExportError, GraphError
 from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
+from torch_ir.ir.graph.training_parts import EXTENSION, OPTIMIZER
 from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.training.optimizer_binding import OptimizerBinding
-from torch_ir.training.training_entries import EXTENSION, entry_points
-from torch_ir.training.training_step import OPTIMIZER, SEED, Loss, Options, training_step
+from torch_ir.training.training_entries import entry_points
+from torch_ir.training.training_step import SEED, Loss, Options, training_step
 
 _BLOCKS = ("inline", "function")
 
