@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch_ir.analysis.shapes.inference import Shapes
@@ -11,7 +12,7 @@ from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.graph.origins import is_below, joined
 from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Replicate, Shard, local_shape, plain, first_divisible
-from torch_ir.ir.graph.training_parts import OPTIMIZER, forward_path, part_of_path
+from torch_ir.ir.graph.training_parts import BACKWARD, OPTIMIZER, forward_path, part_of_path
 from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ops.effects import is_random, writes_in_place
 from torch_ir.ops.schema import find_operator
@@ -22,6 +23,7 @@ from torch_ir.sharding import (  # noqa: F401  # they register their rules
     product_rules,
     sum_rules,
 )
+from torch_ir.sharding.gradient_sums import place_of_sum, wanted_products
 from torch_ir.sharding.placement_rules import Local, PlacedNode, rule_of
 from torch_ir.sharding.rank_writer import Writer
 from torch_ir.sharding.sharding_plan import Plan
@@ -50,6 +52,7 @@ class RankGraph:
         self.gathered: set[TensorMeta] = set()  # weights that are stored in shards and used whole
         self.saved: frozenset[TensorMeta] = frozenset()  # outputs of a function that only backward reads
         self.reduced: dict[TensorMeta, Placement] = {}  # gradients, and where each rank needs them
+        self._products: dict[TensorMeta, int] = {}  # products of which each rank needs a shard
         self._part = ""
         self.functions: dict[str, IR] = {}
         self._forms: dict[TensorMeta, dict[Placement, TensorMeta]] = {}
@@ -139,6 +142,7 @@ class RankGraph:
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
+        self._products = wanted_products(self.reduced)
         for node in self.ir.nodes:
             path = joined(self.path, node.origin.module)
             self.writer.origin = node.origin
@@ -150,8 +154,7 @@ class RankGraph:
                 self._operator(node, places, path)
             for tensor in node.outputs:
                 self._leave(tensor, path)
-                if tensor in self.reduced:  # at once, so that the terms can be freed
-                    self._settle(tensor, self.reduced[tensor])
+                self._reduce(tensor, path)
 
     def _as_operands(self, node: OpNode, places: Mapping[str, Placement]) -> dict[str, Placement]:
         """Return the placements of the operands of a call; gathered weights are passed in shards."""
@@ -169,10 +172,17 @@ class RankGraph:
                 self._forms[tensor] = {self.home[tensor]: self.local(tensor)}
         self._part = part
 
-    def _settle(self, tensor: TensorMeta, place: Placement) -> None:
-        """Redistribute a tensor for all readers that follow."""
-        local = self.read(tensor, place)
-        self._forms[tensor], self.home[tensor] = {place: local}, place
+    def _reduce(self, tensor: TensorMeta, path: str) -> None:
+        """Redistribute a gradient for all readers at once, so that its terms can be freed."""
+        place = self.reduced.get(tensor)
+        if place is None and part_of_path(path) == BACKWARD:
+            place = place_of_sum(tensor, self.home[tensor], self._seen_by)
+        if place is not None:
+            local = self.read(tensor, place)
+            self._forms[tensor], self.home[tensor] = {place: local}, place
+
+    def _seen_by(self, tensor: TensorMeta, reader: OpNode) -> Placement | None:
+        return self._seen(tensor, joined(self.path, reader.origin.module)) if tensor in self.home else None
 
     def _operator(self, node: OpNode, places: dict[str, Placement], path: str) -> None:
         self.functions.update((name, self.ir.functions[name].clone()) for name in called_by([node]))
@@ -195,7 +205,11 @@ class RankGraph:
         if writes_in_place(placed.node):
             raise ShardError(f"{placed.where}: {placed.node!r} writes in place; shard a functional graph")
         if all(place == REPLICATE for place in placed.places.values()):
-            return whole
+            dim = self._products.get(placed.node.outputs[0]) if placed.node.outputs else None
+            if dim is None:
+                return whole
+            operand = placed.node.args[dim]  # rows of the first, or columns of the second
+            placed = replace(placed, places={**placed.places, operand: Shard(dim)})
         rule = rule_of(placed.node)
         return (rule(placed) if rule else None) or whole
 
