@@ -22,6 +22,7 @@ from torch_ir.ops.effects import (
     mutated_arguments,
     updates_statistics,
 )
+from torch_ir.ops.grouped_products import grouped_rule
 from torch_ir.ops.schema import bind
 from torch_ir.ops.torch_internals import (
     DataDependentOutputError,
@@ -257,7 +258,8 @@ class Question:
         with enable_python_dispatcher(), source.mode:
             given, words = self.filled(fakes, source)
             try:
-                result = self.func(*given, **words)
+                rule = grouped_rule(str(self.func), self.forms[0].dtype if self.forms else None)
+                result = (rule or self.func)(*given, **words)
                 source.note(result)
                 new_value = source.form_of(self.twin(*given, **words)) if self.twin is not self.func else None
             except _needs_data() as error:

@@ -272,6 +272,8 @@ class Recorder:
         node = self.tape.node_of(question)
         if node in self._answers:
             return self._answers[node]
+        if self._gradients is not None and _is_never(node):
+            return False
         has_value = not isinstance(question, FakeTensor)
         outcome: Any
         if question.dtype == torch.bool:
@@ -306,6 +308,14 @@ class Recorder:
     def _place(self) -> str:
         """Return the user's innermost line, which may be in a function that forward calls."""
         return user_line(users_frame(sys._getframe(1), Recorder.run.__code__))
+
+
+def _is_never(question: Any) -> bool:
+    """Whether a question is if a number drawn from [0, 1) is less than 0, such as the chance to drop a layer."""
+    if getattr(question, "target", None) is not _aten.lt.Scalar:
+        return False
+    drawn, limit = question.args
+    return drawn.target in (_aten.rand.default, _aten.rand.generator) and limit <= 0
 
 
 def _memory_of(tensor: torch.Tensor) -> Any:
