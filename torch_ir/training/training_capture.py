@@ -17,6 +17,7 @@ from torch_ir.ir.graph.training_parts import EXTENSION, OPTIMIZER
 from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.training.optimizer_binding import OptimizerBinding
+from torch_ir.training.python_draws import captured_without_draws
 from torch_ir.training.training_entries import entry_points
 from torch_ir.training.training_step import SEED, Loss, Options, training_step
 
@@ -59,7 +60,8 @@ def extract_training(
     args = tuple(example_inputs)
     with uncollected():
         step = training_step(model, binding, options, len(args), len(targets))
-        ir = extract_training_step(step, ((*args, *targets), dict(kwargs or {})), strict=strict)
+        call = (*args, *targets), dict(kwargs or {})
+        ir = captured_without_draws(lambda: extract_training_step(step, call, strict=strict))
         ir.model_name = type(model).__name__ if model_name is None else model_name
         rates = {f"{OPTIMIZER}.{name}": rate for name, rate in binding.rates().items()} if binding else {}
         facts = {"optimizer": [type(each).__name__ for each in optimizers], "start": rates}
