@@ -38,6 +38,7 @@ def views_where_read(ir: IR) -> None:
             copies[tensor, part] = tensor.copy(fresh(tensor.name, tensors))
             copy = view.copy(lambda each: source if each is view.inputs[0] else copies[tensor, part], "")
             copy.name, copy.origin = fresh(view.name, nodes), reader.origin
+            copy.origins = (copy.name,)
             line.append(copy)
         return copies[tensor, part]
 
