@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from torch_ir.analysis import Roofline
 from torch_ir.analysis.cost_model.table_text import human
@@ -14,6 +15,7 @@ from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.origins import modules_around
+from torch_ir.ir.graph.training_parts import EXTENSION
 from torch_ir.ir.regroup.functions import STAGE, further_entries, outline
 from torch_ir.ops.effects import is_random, writes_in_place
 from torch_ir.pipeline.common import common_nodes, own_nodes
@@ -22,6 +24,7 @@ from torch_ir.pipeline.segments import Segment, segments_of
 from torch_ir.pipeline.stage_cuts import Partition
 from torch_ir.pipeline.stage_report import TYPICAL, held_by
 from torch_ir.pipeline.stages import is_pipeline, stage_of
+from torch_ir.pipeline.training_split import split_training
 
 _SLACK = 1.05  # how much slower the slowest stage may be than the optimum to reduce traffic
 
@@ -48,6 +51,8 @@ def split(
     require_graph(ir, "split")
     _check_request(ir, stages, memory, at, depth, anywhere)
     _check_graph(ir)
+    if EXTENSION in ir.extensions:
+        return _of_training(ir, stages, memory, at, depth=depth, anywhere=anywhere, device=device, sizes=sizes)
     segments = segments_of(ir, depth=depth, anywhere=anywhere or bool(at), sizes=sizes or {}, device=device)
     if at:
         pipeline = _as_stages(ir, segments, _named(segments, at))
@@ -62,6 +67,25 @@ def split(
             pipeline.functions[name] = split(entry, at=layers)
         except PipelineError as error:
             raise PipelineError(f"entry point {name!r} cannot be cut before {', '.join(layers)}: {error}") from None
+    return pipeline
+
+
+def _of_training(
+    ir: IR, stages: int | None, memory: float | None, at: Sequence[str], *, depth: int, anywhere: bool, **options: Any
+) -> IR:
+    """Return the pipeline of a training step, with its further entry points cut in the same places."""
+    if memory is not None or anywhere:
+        raise PipelineError("a training step is cut between layers into a number of stages; give `stages` or `at`")
+    if ir.extensions[EXTENSION].get("micro_batches", 1) != 1:
+        raise PipelineError("the step is captured for several micro-batches; capture it for one, and run several")
+    entry = further_entries(ir).get("forward")
+    if entry is None:
+        raise PipelineError("the training step has no entry point 'forward', which decides where it is cut")
+    forward = split(entry, stages, at=at, depth=depth, **options)
+    pipeline = split_training(ir, forward, depth)
+    for name, body in further_entries(ir).items():
+        is_training = EXTENSION in body.extensions
+        pipeline.functions[name] = split_training(body, forward, depth) if is_training else forward
     return pipeline
 
 
@@ -88,8 +112,6 @@ def _check_graph(ir: IR) -> None:
     """Raise PipelineError for graphs that cannot be split."""
     if is_pipeline(ir):
         raise PipelineError("the graph is already a pipeline")
-    if "training" in ir.extensions:
-        raise PipelineError("a training step cannot be split yet; split the graph of its forward entry point")
     for node in ir.all_nodes():
         if writes_in_place(node):
             raise PipelineError(f"{node!r} writes in place, which other stages would not see")

@@ -64,7 +64,8 @@ def extract_training(
         ir = captured_without_draws(lambda: extract_training_step(step, call, strict=strict))
         ir.model_name = type(model).__name__ if model_name is None else model_name
         rates = {f"{OPTIMIZER}.{name}": rate for name, rate in binding.rates().items()} if binding else {}
-        facts = {"optimizer": [type(each).__name__ for each in optimizers], "start": rates}
+        names = [type(each).__name__ for each in optimizers]
+        facts = {"optimizer": names, "start": rates, "micro_batches": micro_batches}
         return entry_points(ir, facts, in_blocks=blocks == "function")
 
 
