@@ -49,6 +49,54 @@ class Net(nn.Module):
         return self.head(x)
 
 
+class Block(nn.Module):
+    """Attention of four heads and a feed-forward network, without dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.q, self.k, self.v, self.o = (nn.Linear(16, 16) for _ in range(4))
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.first(x)
+        q, k, v = (each(normed).unflatten(-1, (4, 4)).transpose(1, 2) for each in (self.q, self.k, self.v))
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        x = x + self.o(attended)
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+class Decoder(nn.Module):
+    """A small language model: an embedding, blocks, and a head over 24 words."""
+
+    def __init__(self, count: int = 2) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(24, 16)
+        self.blocks = nn.ModuleList([Block() for _ in range(count)])
+        self.norm = nn.LayerNorm(16)
+        self.head = nn.Linear(16, 24, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+IDS = torch.randint(0, 24, (4, 8), generator=torch.Generator().manual_seed(1))
+WORDS = torch.randint(0, 24, (4, 8), generator=torch.Generator().manual_seed(2))
+
+
+def decoder(count: int = 2) -> Decoder:
+    torch.manual_seed(0)
+    return Decoder(count).train()
+
+
+def of_words(logits: Tensor, words: Tensor) -> Tensor:
+    """The loss of a language model; words of -100 are ignored."""
+    return F.cross_entropy(logits.flatten(0, 1), words.flatten())
+
+
 def layers() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(*[Layer() for _ in range(3)], nn.Linear(8, 4))

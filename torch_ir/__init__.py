@@ -58,6 +58,8 @@ if TYPE_CHECKING:
         sends_of,
         split,
         stage_of,
+        train_pipeline,
+        training_report,
         verify_pipeline,
     )
     from torch_ir.quantization import (
@@ -132,7 +134,7 @@ _ROOMS = {
     "passes": ("apply_rules", "list_passes", "named_pass", "optimize", "rule_pass", "to_opset"),
     "pipeline": (
         "PipelineReport", "StageRank", "is_pipeline", "pipeline_report", "run_pipeline", "sends_of", "split",
-        "stage_of", "verify_pipeline",
+        "stage_of", "train_pipeline", "training_report", "verify_pipeline",
     ),
     "quantization": (
         "ChosenRecipe", "QuantizationReport", "Recipe", "Scheme", "Sensitivity", "choose_recipe", "movement",
@@ -173,7 +175,8 @@ __all__ = [
     "random_weights", "recompute", "register_backend", "register_cost", "register_executor", "register_op", "render",
     "render_pair", "rule", "rule_pass", "run_pipeline", "run_sharded", "save_ir", "save_protobuf", "sends_of",
     "sensitivity", "serialize_ir", "shard", "split", "stage_of", "subgraph", "to_mlir", "to_model_explorer", "to_onnx",
-    "to_opset", "to_protobuf", "to_python", "to_stablehlo", "to_torch", "transformers_plan", "validate_ir",
+    "to_opset", "to_protobuf", "to_python", "to_stablehlo", "to_torch", "train_pipeline", "training_report",
+    "transformers_plan", "validate_ir",
     "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "verify_pipeline", "verify_sharded", "write_golden",
 ]  # fmt: skip
 

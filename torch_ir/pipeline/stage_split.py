@@ -11,14 +11,14 @@ from torch_ir.analysis import Roofline
 from torch_ir.analysis.cost_model.table_text import human
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import PipelineError, did_you_mean
-from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.origins import modules_around
 from torch_ir.ir.graph.training_parts import EXTENSION
 from torch_ir.ir.regroup.functions import STAGE, further_entries, outline
 from torch_ir.ops.effects import is_random, writes_in_place
-from torch_ir.pipeline.common import common_nodes, own_nodes
+from torch_ir.pipeline.common import own_nodes, with_common
 from torch_ir.pipeline.layer_of_node import layer_of
 from torch_ir.pipeline.segments import Segment, segments_of
 from torch_ir.pipeline.stage_cuts import Partition
@@ -216,44 +216,7 @@ def _as_stages(ir: IR, segments: Sequence[Segment], starts: Sequence[int]) -> IR
         for start, end in zip(starts, ends, strict=True)
     ]
     copy = ir.clone()
-    for number, nodes in enumerate(_with_common(copy, rows)):
+    for number, nodes in enumerate(with_common(copy, rows)):
         call = outline(copy, nodes, fresh(f"stage{number}", set(copy.functions)), STAGE)
         call.name = fresh(f"stage{number}", {node.name for node in copy.nodes if node is not call})
     return copy.check()
-
-
-def _with_common(ir: IR, rows: Sequence[Sequence[str]]) -> list[list[OpNode]]:
-    """Return the nodes of each stage, preceded by copies of the common nodes that it needs."""
-    common = common_nodes(ir)
-    by_name = {node.name: node for node in ir.nodes}
-    names = {name for row in rows for name in row}
-    tensors = {tensor.name for tensor in ir.tensors()} - {tensor.name for node in common for tensor in node.outputs}
-    found = []
-    for row in rows:
-        nodes = [by_name[name] for name in row]
-        copies: dict[TensorMeta, TensorMeta] = {}
-        own = [_copied(node, copies, names, tensors) for node in _behind(nodes, common)]
-        for node in nodes:
-            node.inputs = tuple(copies.get(tensor, tensor) for tensor in node.inputs)
-        found.append([*own, *nodes])
-    for node in common:
-        node.inputs = ()
-    ir.nodes = [node for nodes in found for node in nodes]
-    return found
-
-
-def _behind(nodes: Sequence[OpNode], common: Sequence[OpNode]) -> list[OpNode]:
-    """Return the common nodes that these depend on, in order."""
-    read = {tensor for node in nodes for tensor in node.inputs}
-    found = []
-    for node in reversed(common):
-        if not read.isdisjoint(node.outputs):
-            found.append(node)
-            read.update(node.inputs)
-    return found[::-1]
-
-
-def _copied(node: OpNode, copies: dict[TensorMeta, TensorMeta], names: set[str], tensors: set[str]) -> OpNode:
-    for tensor in node.outputs:
-        copies[tensor] = tensor.copy(fresh(tensor.name, tensors))
-    return node.copy(lambda tensor: copies.get(tensor, tensor), fresh(node.name, names))

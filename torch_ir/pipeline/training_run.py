@@ -1,6 +1,6 @@
 """Run one step of a training pipeline over micro-batches, in the order of one forward, one backward.
 
-    losses and new weights are those of a loop over the micro-batches: gradients are summed and divided by their number
+losses and new weights are those of a loop over the micro-batches: gradients are summed and divided by their number
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class _Run:
     def _run_batches(self) -> None:
         """Run forward and backward of all micro-batches; a stage waits for what others send."""
         lines = [one_forward_one_backward(stage, self.stages, self.count) for stage in range(self.stages)]
-        waiting = [list(reversed([row for row in line if self._has(row[0], stage)])) for stage, line in enumerate(lines)]
+        waiting = [
+            list(reversed([row for row in line if self._has(row[0], stage)])) for stage, line in enumerate(lines)
+        ]
         while any(waiting):
             ready = [stage for stage, line in enumerate(waiting) if line and self._is_ready(stage, *line[-1])]
             if not ready:

@@ -14,8 +14,10 @@ from collections.abc import Mapping, Sequence
 
 from torch_ir.errors import PipelineError
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.graph.origins import modules_around
 from torch_ir.ir.graph.training_parts import BACKWARD, OPTIMIZER, forward_path, part_of_path
 from torch_ir.ir.regroup.functions import STAGE, outline
+from torch_ir.pipeline.common import own_nodes, with_common
 from torch_ir.pipeline.layer_of_node import layer_of, layer_of_path
 from torch_ir.pipeline.stages import stage_of
 from torch_ir.pipeline.training_parts import CLIP, NORM, PHASES, UPDATE, Part
@@ -27,25 +29,24 @@ def split_training(ir: IR, forward: IR, depth: int) -> IR:
     """Return the pipeline of a training step whose forward part is cut like this pipeline."""
     parts = _Parts(ir, _stages_by_layer(forward, depth), len(forward.nodes), depth)
     copy = ir.clone()
-    by_name = {node.name: node for node in copy.nodes}
     rows = parts.rows()
-    copy.nodes = [by_name[name] for _, names in rows for name in names]
-    for part, names in rows:
+    for (part, _), nodes in zip(rows, with_common(copy, [names for _, names in rows]), strict=True):
         if part.name in copy.functions:
             raise PipelineError(f"the graph already has a function {part.name!r}")
-        call = outline(copy, [by_name[name] for name in names], part.name, STAGE)
-        call.name = part.name
+        outline(copy, nodes, part.name, STAGE).name = part.name
     _refuse_shared(copy)
+    _refuse_other_sums(copy)
     return copy.check()
 
 
 def _stages_by_layer(forward: IR, depth: int) -> dict[str, set[int]]:
-    """Return the stages that contain nodes of each layer."""
+    """Return the stages that contain nodes of each layer, except for modules around other layers."""
     found: dict[str, set[int]] = {}
     for number in range(len(forward.nodes)):
         for node in stage_of(forward, number).nodes:
             found.setdefault(layer_of(node, depth), set()).add(number)
-    return found
+    around = {path for layer in found for path in modules_around(layer) if path != layer}
+    return {layer: stages for layer, stages in found.items() if layer not in around}
 
 
 class _Parts:
@@ -56,7 +57,7 @@ class _Parts:
         self._of: dict[TensorMeta, Part] = {}
         self._rows: dict[Part, list[str]] = {}
         self._running = 0  # the stage of the forward node before
-        for node in ir.nodes:
+        for node in own_nodes(ir):
             part = self._part(node)
             self._of.update(dict.fromkeys(node.outputs, part))
             self._rows.setdefault(part, []).append(node.name)
@@ -103,6 +104,16 @@ class _Parts:
 
 
 _PLACED = {"": _Parts._in_forward, BACKWARD: _Parts._in_backward, OPTIMIZER: _Parts._in_update}
+
+
+def _refuse_other_sums(pipeline: IR) -> None:
+    """Raise if a later phase reads a result of forward or backward that is not a gradient, which would be summed."""
+    repeated = {node for node in pipeline.nodes if Part.of(node).is_repeated}
+    for node in repeated:
+        for tensor in node.outputs:
+            is_read = any(reader not in repeated and reader is not pipeline.returns for reader in tensor.consumers)
+            if is_read and not tensor.dtype.startswith(("float", "bfloat")):
+                raise PipelineError(f"the update reads {tensor!r} of {node.name}, which is not a gradient")
 
 
 def _refuse_shared(pipeline: IR) -> None:

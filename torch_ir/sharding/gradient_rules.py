@@ -82,7 +82,11 @@ def of_embedded(placed: PlacedNode) -> Local | None:
 @shards("aten.slice_backward", "aten.select_backward")
 def of_slice(placed: PlacedNode) -> Local | None:
     """Dimensions that were not sliced may be sharded; terms stay terms."""
-    place, sizes, rank = placed.place("grad_output"), placed.node.attrs["input_sizes"], len(placed.node.outputs[0].shape)
+    place, sizes, rank = (
+        placed.place("grad_output"),
+        placed.node.attrs["input_sizes"],
+        len(placed.node.outputs[0].shape),
+    )
     at = int(placed.node.attrs["dim"]) % rank
     if place == PARTIAL:
         return Local({"grad_output": place}, [PARTIAL])

@@ -15,7 +15,17 @@ from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Shard
 _KEEPING = frozenset(
     f"aten.{name}"
     for name in (
-        "add", "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "_to_copy", "detach", "alias", "clone",
+        "add",
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "t",
+        "transpose",
+        "permute",
+        "_to_copy",
+        "detach",
+        "alias",
+        "clone",
     )  # fmt: skip
 )
 _TURNS = ("aten.t.default", "aten.transpose.int", "aten.permute.default")  # of a matrix; checked by shape

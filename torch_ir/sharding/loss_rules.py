@@ -45,7 +45,7 @@ def of_likelihood(placed: PlacedNode) -> Local | None:
     return Local(inputs, [place])
 
 
-@shards(*(f"aten.{name}" for name in _LOSSES))
+@shards("aten.binary_cross_entropy_with_logits", *(f"aten.{name}" for name in _LOSSES))
 def loss(placed: PlacedNode) -> Local | None:
     """Equal shards: the mean of their means is the mean, and the sum of their sums the sum."""
     if placed.node.attrs["reduction"] == _NONE:

@@ -11,7 +11,16 @@ from torch_ir.errors import ShardError
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.graph.origins import is_below, joined
-from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Replicate, Shard, local_shape, plain, first_divisible
+from torch_ir.ir.graph.placements import (
+    REPLICATE,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    local_shape,
+    plain,
+    first_divisible,
+)
 from torch_ir.ir.graph.training_parts import BACKWARD, OPTIMIZER, forward_path, part_of_path
 from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ops.effects import is_random, writes_in_place
@@ -290,7 +299,9 @@ class RankGraph:
             tuple((module[len(path) :], style) for module, style in self.whole.plan.around(joined(path, name)))
             for name in inner
         )
-        gathered = frozenset(name for name, tensor in zip(node.args, node.inputs, strict=True) if tensor in self.gathered)
+        gathered = frozenset(
+            name for name, tensor in zip(node.args, node.inputs, strict=True) if tensor in self.gathered
+        )
         saved = frozenset(at for at, tensor in enumerate(node.outputs) if _is_saved(tensor, self.path))
         key = (id(ir), tuple(places.items()), weights, styles, gathered, saved, part_of_path(path))
         if key not in self.whole.bodies:
@@ -326,9 +337,7 @@ class RankGraph:
 
 def _is_saved(tensor: TensorMeta, path: str) -> bool:
     """Whether only other parts of a training step read a result of forward."""
-    return bool(tensor.consumers) and all(
-        part_of_path(joined(path, node.origin.module)) for node in tensor.consumers
-    )
+    return bool(tensor.consumers) and all(part_of_path(joined(path, node.origin.module)) for node in tensor.consumers)
 
 
 def _is_in(path: str, module: str) -> bool:

@@ -84,7 +84,9 @@ def _entry(ir: IR, plan: Plan, axis: str, ranks: int, ends: Ends, mesh: Mapping[
     graph.reduced = gradients
     graph.run()
     places = ends.of_outputs(ir, graph.given_as)
-    made = [graph.read(tensor, gradients.get(tensor, place)) for tensor, place in zip(ir.graph_outputs, places, strict=True)]
+    made = [
+        graph.read(tensor, gradients.get(tensor, place)) for tensor, place in zip(ir.graph_outputs, places, strict=True)
+    ]
     changed = [(graph.local(target), graph.read(value, graph.home[target])) for target, value in ir.mutations]
     number = [] if graph.writer.rank is None else [graph.writer.rank]
     others = {name: _entry(body, plan, axis, ranks, ends, mesh) for name, body in further_entries(ir).items()}

@@ -64,7 +64,6 @@ class Plan:
             found[module] = style.of_weight(len(param.shape), of_class) if style else REPLICATE
         return found
 
-
     def is_gathered(self, param: TensorMeta) -> bool:
         """Whether a weight is stored in shards and gathered before each use."""
         keys = param.param.keys if param.param and param.param.in_state_dict else ()

@@ -14,6 +14,7 @@ from torch_ir.capture.fast.shape_tensors import Form, Ghost, NotCoveredError, fo
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC, Size, live_size
 from torch_ir.capture.naming.export_names import call_name
 from torch_ir.capture.program.functional import functional_twin
+from torch_ir.ops.calling import masked
 from torch_ir.ops.effects import (
     gives_its_input,
     is_forbidden,
@@ -246,6 +247,7 @@ class Question:
         """Infer the rule with our own shape rules, else with fake tensors, as torch.export does."""
         func = self.func
         new_value, result, given = source.by_own_rule(self) or self._on_fakes(source)
+        result = masked(result, self.bound.get("output_mask"))
         if any(source.form_of(fake) is not source.current(form) for fake, form in zip(given, self.forms, strict=True)):
             raise NotCoveredError(f"{func} changes the shape of its input")
         rule = replace(_described(func, self.twin, self.bound, result, given, source.form_of), new_value=new_value)

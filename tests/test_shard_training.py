@@ -1,0 +1,224 @@
+"""Sharded training steps: the new weights and state of all ranks are those of eager mode."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tests.proof import module
+from tests.trained_models import IDS, LABELS, WORDS, Layer, X, decoder, of_words
+from torch_ir import (
+    IR,
+    LocalRanks,
+    ShardError,
+    cost_report,
+    extract_training,
+    liveness,
+    load_ir,
+    optimize,
+    optimizer_state,
+    shard,
+    verify_sharded,
+)
+from torch_ir.run.lockstep import left_in_lockstep
+from torch_ir.sharding.local_ranks import whole
+
+TP = {
+    **{f"blocks.*.{name}": "colwise" for name in ("q", "k", "v", "up")},
+    **{f"blocks.*.{name}": "rowwise" for name in ("o", "down")},
+    "head": "colwise_gather_output",
+}
+SP = {
+    **TP,
+    **{
+        f"blocks.*.{name}": {"matrix": "shard(-1)", "inputs": "shard(-1)", "outputs": "shard(1)"}
+        for name in ("o", "down")
+    },
+    **{f"blocks.*.{name}": "sequence_parallel" for name in ("first", "second")},
+    "norm": "sequence_parallel",
+}
+ROWS = {"*": "shard(0)"}
+# axis -> plan and placement of inputs, one axis after the other
+PARALLEL: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
+    "data": {"dp": ({}, ROWS)},
+    "tensor": {"tp": (TP, {})},
+    "sequence": {"tp": (SP, {})},
+    "fsdp": {"dp": ({"**": "fsdp"}, ROWS)},
+    "tensor and fsdp": {"tp": (TP, {}), "dp": ({"**": "fsdp"}, ROWS)},
+}
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    """Unlike Adam, it does not divide a gradient by its own size, which would magnify rounding."""
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.1, eps=1e-2)
+
+
+def captured(optimizer: Any = sgd, **options: Any) -> IR:
+    model = decoder().to("meta")
+    ids, words = IDS.to("meta"), WORDS.to("meta")
+    return extract_training(model, (ids,), targets=(words,), loss=of_words, optimizer=optimizer(model), **options)
+
+
+def sharded(ir: IR, name: str) -> IR:
+    for axis, (plan, inputs) in PARALLEL[name].items():
+        ir = shard(ir, plan, {axis: 2}, inputs=inputs)
+    return ir
+
+
+def after_step(ir: IR, weights: dict[str, Tensor], inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    """Run all ranks, and assemble what the step changes, by key."""
+    left = left_in_lockstep(ir, inputs, weights)
+    columns = list(zip(*left, strict=True))[len(ir.graph_outputs) :]
+    targets = [target for target, _ in ir.mutations]
+    return {str(target.key): whole(ir, target, list(each)) for target, each in zip(targets, columns, strict=True)}
+
+
+def eager_step(model: nn.Module, optimizer: Any, words: Tensor, clip: float | None = None) -> dict[str, Tensor]:
+    trained = optimizer(model)
+    of_words(model(IDS), words).backward()
+    if clip:
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
+    trained.step()
+    return dict(model.state_dict())
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+@pytest.mark.parametrize("blocks", ["inline", "function"])
+def test_the_ranks_compute_the_step_of_eager_mode(name: str, blocks: str) -> None:
+    """With words that are ignored in one half of the batch, so that the mean of means would be wrong."""
+    words = WORDS.clone()
+    words[0, :5] = -100
+    ir = captured(adamw, blocks=blocks)
+    weights = {**decoder().state_dict(), **optimizer_state(ir)}
+    got = after_step(sharded(ir, name), weights, (IDS, words))
+    wanted = eager_step(decoder(), adamw, words)
+    assert {key for key in got if not key.startswith("optimizer.")} == wanted.keys()
+    for key, value in wanted.items():
+        torch.testing.assert_close(got[key], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["tensor", "fsdp"])
+def test_clipping_uses_the_norm_of_all_shards(name: str) -> None:
+    ir = captured(clip_norm=0.05)
+    got = after_step(sharded(ir, name), {**decoder().state_dict(), **optimizer_state(ir)}, (IDS, WORDS))
+    for key, value in eager_step(decoder(), sgd, WORDS, clip=0.05).items():
+        torch.testing.assert_close(got[key], value, rtol=1e-5, atol=1e-6)
+
+
+def collectives(ir: IR) -> dict[str, int]:
+    return {row.name.split(".")[1]: row.count for row in cost_report(ir).collectives}
+
+
+def test_collectives_are_those_of_the_field() -> None:
+    """Tensor parallel: two for each block in forward and in backward, and two for the head. FSDP: one gather of each
+    weight in forward and in backward, one scatter of each gradient."""
+    ir = captured()
+    assert collectives(sharded(ir, "tensor")) == {"all_reduce": 2 * 2 * 2 + 1, "all_gather_into_tensor": 1}
+    found = collectives(sharded(ir, "fsdp"))
+    count = len(list(decoder().parameters()))
+    assert found["reduce_scatter_tensor"] == count
+    assert count < found["all_gather_into_tensor"] < 2 * count  # biases and the table are not read in backward
+
+
+def test_fsdp_stores_shards_and_frees_what_it_gathers() -> None:
+    ir = captured(adamw)
+    rank = sharded(ir, "fsdp")
+    assert all(
+        sum(param.shape) < sum(whole.shape) for param, whole in zip(rank.params, ir.params, strict=False) if whole.shape
+    )
+    assert liveness(rank).weights < 0.51 * liveness(ir).weights
+    gathered = [
+        node.output for node in rank.nodes if "all_gather" in node.op_type and not node.origin.module.startswith("b")
+    ]
+    parts = {tensor: {reader.origin.module.partition(".")[0] for reader in tensor.consumers} for tensor in gathered}
+    assert not any("backward" in readers for readers in parts.values())
+
+
+def test_gradients_stay_in_shards() -> None:
+    """The backward entry point returns each gradient where its parameter is."""
+    ir = captured()
+    backward = sharded(ir, "fsdp").functions["backward"]
+    placed = {tensor.placement for tensor in backward.graph_outputs[1:]}
+    assert placed == {("shard(0)",)}
+    is_valid, report = verify_sharded(
+        backward, ir.functions["backward"], decoder().state_dict(), (IDS, WORDS), atol=1e-6
+    )
+    assert is_valid, report
+
+
+def test_a_step_from_a_file_is_optimised_and_sharded(tmp_path: Path) -> None:
+    ir = captured(blocks="function")
+    ir.save(tmp_path / "step.json")
+    better, _ = optimize(load_ir(tmp_path / "step.json"), "clean")
+    sharded(better, "tensor").save(tmp_path / "rank.json")
+    weights = {**decoder().state_dict(), **optimizer_state(ir)}
+    is_valid, report = verify_sharded(load_ir(tmp_path / "rank.json"), ir, weights, (IDS, WORDS), atol=1e-6)
+    assert is_valid, report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sequence", "fsdp"])
+def test_the_ranks_are_processes(name: str) -> None:
+    ir = captured()
+    weights = {**decoder().state_dict(), **optimizer_state(ir)}
+    with LocalRanks(2) as ranks:
+        is_valid, report = verify_sharded(sharded(ir, name), ir, weights, (IDS, WORDS), ranks=ranks, atol=1e-6)
+    assert is_valid, report
+
+
+LOSSES = {
+    "mse": lambda y, t: F.mse_loss(y, t),
+    "mse sum": lambda y, t: F.mse_loss(y, t, reduction="sum"),
+    "smooth": lambda y, t: F.smooth_l1_loss(y, t),
+    "huber": lambda y, t: F.huber_loss(y, t),
+    "logits": lambda y, t: F.binary_cross_entropy_with_logits(y, t.sigmoid()),
+    "mean": lambda y, t: (y * t).square().mean(),
+}
+SMALL = {
+    "convolution": lambda self, x: self.fc(F.max_pool2d(torch.relu(self.conv(x.reshape(4, 1, 8, 8))), 2).flatten(1)),
+    "batch norm": lambda self, x: self.fc(self.norm(x)),
+    "functions": lambda self, x: self.fc(F.elu(F.hardswish(x[:, :64] * self.scale)).softmax(-1)),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_losses_over_a_sharded_batch(loss: str) -> None:
+    model = module(lambda self, x: self.fc(x).tanh(), fc=nn.Linear(8, 4))
+    x, y = torch.randn(4, 8), torch.randn(4, 4)
+    ir = extract_training(model, (x,), targets=(y,), loss=LOSSES[loss], optimizer=sgd(model), strict=False)
+    rank = shard(ir, {}, {"dp": 2}, inputs=ROWS)
+    is_valid, report = verify_sharded(rank, ir, {**model.state_dict(), **optimizer_state(ir)}, (x, y), atol=1e-6)
+    assert is_valid, report
+    assert collectives(rank).keys() == {"all_reduce"}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_models_over_a_sharded_batch(name: str) -> None:
+    torch.manual_seed(0)
+    shapes = {"convolution": 32, "batch norm": 64, "functions": 64}
+    model = module(
+        SMALL[name], conv=nn.Conv2d(1, 2, 3, padding=1), norm=nn.BatchNorm1d(64), fc=nn.Linear(shapes[name], 4)
+    )
+    model.scale = nn.Parameter(torch.ones(64))
+    x = torch.randn(4, 64)
+    ir = extract_training(model.train(), (x,), loss=lambda y: y.square().mean(), optimizer=sgd(model), strict=False)
+    read = {key for param in ir.params if param.param for key in param.param.keys}
+    weights = {key: value for key, value in model.state_dict().items() if key in read}
+    for plan in ({}, {"**": "fsdp"}):
+        rank = shard(ir, plan, {"dp": 2}, inputs=ROWS)
+        is_valid, report = verify_sharded(rank, ir, {**weights, **optimizer_state(ir)}, (x,), atol=1e-6)
+        assert is_valid, report
+
+
+def test_dropout_is_refused() -> None:
+    model = nn.Sequential(Layer(), nn.Linear(8, 4))
+    ir = extract_training(model.train(), (X,), targets=(LABELS,), loss=F.cross_entropy, strict=False)
+    with pytest.raises(ShardError, match="draws random numbers, which would differ between ranks"):
+        shard(ir, {}, {"dp": 2}, inputs=ROWS)
