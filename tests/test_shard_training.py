@@ -1,5 +1,6 @@
 """Sharded training steps: the new weights and state of all ranks are those of eager mode."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.proof import module
 from tests.trained_models import IDS, LABELS, WORDS, Layer, X, decoder, of_words
 from torch_ir import (
     IR,
@@ -24,7 +24,9 @@ from torch_ir import (
     verify_sharded,
 )
 from torch_ir.run.lockstep import left_in_lockstep
+from torch_ir.sharding import gradient_rules, loss_rules
 from torch_ir.sharding.local_ranks import whole
+from torch_ir.sharding.placement_rules import RULES
 
 TP = {
     **{f"blocks.*.{name}": "colwise" for name in ("q", "k", "v", "up")},
@@ -41,6 +43,9 @@ SP = {
     "norm": "sequence_parallel",
 }
 ROWS = {"*": "shard(0)"}
+OF_GRADIENTS = {
+    name for name, rule in RULES.items() if rule.__module__ in (gradient_rules.__name__, loss_rules.__name__)
+}
 # axis -> plan and placement of inputs, one axis after the other
 PARALLEL: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
     "data": {"dp": ({}, ROWS)},
@@ -173,48 +178,98 @@ def test_the_ranks_are_processes(name: str) -> None:
     assert is_valid, report
 
 
-LOSSES = {
-    "mse": lambda y, t: F.mse_loss(y, t),
-    "mse sum": lambda y, t: F.mse_loss(y, t, reduction="sum"),
-    "smooth": lambda y, t: F.smooth_l1_loss(y, t),
-    "huber": lambda y, t: F.huber_loss(y, t),
-    "logits": lambda y, t: F.binary_cross_entropy_with_logits(y, t.sigmoid()),
-    "mean": lambda y, t: (y * t).square().mean(),
-}
-SMALL = {
-    "convolution": lambda self, x: self.fc(F.max_pool2d(torch.relu(self.conv(x.reshape(4, 1, 8, 8))), 2).flatten(1)),
-    "batch norm": lambda self, x: self.fc(self.norm(x)),
-    "functions": lambda self, x: self.fc(F.elu(F.hardswish(x[:, :64] * self.scale)).softmax(-1)),
+def pooled(pool: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda x, w: pool(x.reshape(4, 2, 8, 4) * w[:4])
+
+
+def likelihood(x: Tensor, w: Tensor, reduction: str = "mean") -> Tensor:
+    return F.cross_entropy(x * w, torch.arange(4) % 3, reduction=reduction)
+
+
+def labels_in_a_plane(x: Tensor, w: Tensor) -> Tensor:
+    planes = (x * w).reshape(4, 8, 4, 2)
+    return F.cross_entropy(planes, torch.arange(32).reshape(4, 4, 2) % 8)
+
+
+def masked(x: Tensor, w: Tensor) -> Tensor:
+    """Words that are ignored in the first half of the batch only."""
+    return F.cross_entropy(x * w, torch.tensor([-100, 3, 1, 0]))
+
+
+ACTIVATIONS = (
+    "elu", "hardswish", "leaky_relu", "softplus", "logsigmoid", "hardtanh", "hardsigmoid", "mish", "hardshrink",
+)  # fmt: skip
+LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits")
+# A function of a batch [4, 64] and a weight [64]
+SAMPLES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    **{name: lambda x, w, f=getattr(F, name): f(x * w) for name in ACTIVATIONS},
+    **{name: lambda x, w, f=getattr(F, name): f(x * w, x.sigmoid()) for name in LOSSES},
+    **{f"{name} sum": lambda x, w, f=getattr(F, name): f(x * w, x.sigmoid(), reduction="sum") for name in LOSSES},
+    **{f"{name} none": lambda x, w, f=getattr(F, name): f(x * w, x.sigmoid(), reduction="none") for name in LOSSES},
+    "binary_cross_entropy": lambda x, w: F.binary_cross_entropy((x * w).sigmoid(), x.sigmoid()),
+    "soft_margin_loss": lambda x, w: F.soft_margin_loss(x * w, x.sign()),
+    "cross_entropy": likelihood,
+    "cross_entropy sum": lambda x, w: likelihood(x, w, "sum"),
+    "cross_entropy none": lambda x, w: likelihood(x, w, "none"),
+    "cross_entropy masked": masked,
+    "nll_loss2d": labels_in_a_plane,
+    "softmax": lambda x, w: (x * w).softmax(-1),
+    "layer_norm": lambda x, w: F.layer_norm(x * w, (64,), w, w),
+    "convolution": lambda x, w: F.conv2d((x * w).reshape(4, 2, 8, 4), w[:36].reshape(2, 2, 3, 3), w[:2]),
+    "max_pool2d": pooled(lambda x: F.max_pool2d(x, 2)),
+    "avg_pool2d": pooled(lambda x: F.avg_pool2d(x, 2)),
+    "adaptive_avg_pool2d": pooled(lambda x: F.adaptive_avg_pool2d(x, (2, 2))),
+    "embedding": lambda x, w: F.embedding((x > 0).long(), w.reshape(8, 8)),
+    "slice": lambda x, w: (x * w)[:, 3:9],
+    "select": lambda x, w: (x * w)[:, 3],
+    "copy": lambda x, w: torch.ops.aten.copy(x, x * w),
+    "repeat": lambda x, w: (x * w).repeat(1, 2),
+    "attention": lambda x, w: F.scaled_dot_product_attention(*[(x * w).reshape(4, 2, 4, 8)] * 3),
 }
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_losses_over_a_sharded_batch(loss: str) -> None:
-    model = module(lambda self, x: self.fc(x).tanh(), fc=nn.Linear(8, 4))
-    x, y = torch.randn(4, 8), torch.randn(4, 4)
-    ir = extract_training(model, (x,), targets=(y,), loss=LOSSES[loss], optimizer=sgd(model), strict=False)
+class Sample(nn.Module):
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function, self.weight = function, nn.Parameter(torch.linspace(-1.0, 1.0, 64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, self.weight).square().mean()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_operators_over_a_sharded_batch(name: str) -> None:
+    """Without a rule, the batch would be gathered; with a wrong one, the gradient would differ."""
+    x = torch.randn(4, 64, generator=torch.Generator().manual_seed(3))
+    model = Sample(SAMPLES[name])
+    ir = extract_training(model, (x,), optimizer=sgd(model), strict=False)
     rank = shard(ir, {}, {"dp": 2}, inputs=ROWS)
-    is_valid, report = verify_sharded(rank, ir, {**model.state_dict(), **optimizer_state(ir)}, (x, y), atol=1e-6)
-    assert is_valid, report
-    assert collectives(rank).keys() == {"all_reduce"}
+    got = after_step(rank, {**model.state_dict(), **optimizer_state(ir)}, (x,))
+    eager = sgd(model)
+    model(x).backward()
+    eager.step()
+    torch.testing.assert_close(got["weight"], model.weight, rtol=1e-5, atol=1e-6)
+    assert collectives(rank).keys() <= {"all_reduce"}
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_models_over_a_sharded_batch(name: str) -> None:
-    torch.manual_seed(0)
-    shapes = {"convolution": 32, "batch norm": 64, "functions": 64}
-    model = module(
-        SMALL[name], conv=nn.Conv2d(1, 2, 3, padding=1), norm=nn.BatchNorm1d(64), fc=nn.Linear(shapes[name], 4)
-    )
-    model.scale = nn.Parameter(torch.ones(64))
+def test_every_rule_of_gradients_is_tried() -> None:
     x = torch.randn(4, 64)
-    ir = extract_training(model.train(), (x,), loss=lambda y: y.square().mean(), optimizer=sgd(model), strict=False)
+    steps = [extract_training(Sample(function), (x,), strict=False) for function in SAMPLES.values()]
+    tried = {node.op_type.rpartition(".")[0] for ir in steps for node in ir.nodes}
+    assert OF_GRADIENTS - tried == set()
+
+
+@pytest.mark.parametrize("plan", [{}, {"**": "fsdp"}])
+def test_batch_norm_over_a_sharded_batch(plan: dict[str, Any]) -> None:
+    """Its statistics are those of the whole batch, which is gathered."""
+    model = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 4)).train()
+    ir = extract_training(model, (X,), loss=lambda y: y.square().mean(), optimizer=sgd(model), strict=False)
     read = {key for param in ir.params if param.param for key in param.param.keys}
     weights = {key: value for key, value in model.state_dict().items() if key in read}
-    for plan in ({}, {"**": "fsdp"}):
-        rank = shard(ir, plan, {"dp": 2}, inputs=ROWS)
-        is_valid, report = verify_sharded(rank, ir, {**weights, **optimizer_state(ir)}, (x,), atol=1e-6)
-        assert is_valid, report
+    is_valid, report = verify_sharded(
+        shard(ir, plan, {"dp": 2}, inputs=ROWS), ir, {**weights, **optimizer_state(ir)}, (X,), atol=1e-6
+    )
+    assert is_valid, report
 
 
 def test_dropout_is_refused() -> None:

@@ -26,7 +26,7 @@ from torch_ir import (
     verify_pipeline,
 )
 from torch_ir.cli import main
-from torch_ir.pipeline.training_parts import one_forward_one_backward
+from torch_ir.pipeline.pipeline_parts import one_forward_one_backward
 
 BLOCKS = 3
 

@@ -1,4 +1,4 @@
-"""Sweep training steps: gradients and updated weights of every tiny architecture and of the catalogue, beside eager mode.
+"""Sweep training steps: gradients and updated weights of tiny architectures and of the catalogue, beside eager mode.
 
 python -m tests.training_sweep --out FILE [--set architectures|catalogue] [NAME ...]      one JSON line each; resumes
 python -m tests.training_sweep --out FILE --count                                         the counted table of a file

@@ -6,7 +6,7 @@ from torch_ir.pipeline.rank import StageRank
 from torch_ir.pipeline.stage_report import PipelineReport, StageRow, pipeline_report
 from torch_ir.pipeline.stage_split import split
 from torch_ir.pipeline.stages import Send, is_pipeline, sends_of, stage_of
-from torch_ir.pipeline.training_report import TrainingReport, TrainingStageRow, training_report
+from torch_ir.pipeline.training_memory import TrainingReport, TrainingStageRow, training_report
 from torch_ir.pipeline.training_run import TrainedStep, train_pipeline
 
 __all__ = [

@@ -4,8 +4,8 @@
     grad... = pipeline.stage(saved..., w, function=@stage1_backward)
     w_new... = pipeline.stage(grad..., w, m, v, function=@stage1_update)
 
-Forward is cut as a model is. Backward and update of a layer belong to the stage of its forward. If gradients are clipped,
-each stage computes the norms of its own, and stage 0 combines them.
+Forward is cut as a model is. Backward and update of a layer belong to the stage of its forward. If gradients are
+clipped, each stage computes the norms of its own, and stage 0 combines them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch_ir.ir.regroup.functions import STAGE, outline
 from torch_ir.pipeline.common import own_nodes, with_common
 from torch_ir.pipeline.layer_of_node import layer_of, layer_of_path
 from torch_ir.pipeline.stages import stage_of
-from torch_ir.pipeline.training_parts import CLIP, NORM, PHASES, UPDATE, Part
+from torch_ir.pipeline.pipeline_parts import CLIP, NORM, PHASES, UPDATE, Part
 
 _FORWARD, _BACKWARD = PHASES[:2]
 

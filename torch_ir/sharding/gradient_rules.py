@@ -11,7 +11,10 @@ _BACKWARD_OF_POINTWISE = (
 )  # fmt: skip
 
 
-@shards(*(f"aten.{name}_backward" for name in _BACKWARD_OF_POINTWISE))
+_NOT_TAGGED = ("aten.hardswish", "aten.log_sigmoid_forward", "aten.copy")  # element-wise, though torch does not say so
+
+
+@shards(*_NOT_TAGGED, *(f"aten.{name}_backward" for name in _BACKWARD_OF_POINTWISE))
 def of_pointwise(placed: PlacedNode) -> Local | None:
     """Gradients of element-wise operators, element by element."""
     return pointwise(placed)
@@ -24,7 +27,7 @@ def of_softmax(placed: PlacedNode) -> Local | None:
     return placed.everywhere(lead) if lead is not None and lead.dim != placed.dim(of="output") else None
 
 
-@shards("aten.native_layer_norm_backward", "aten._fused_rms_norm_backward")
+@shards("aten.native_layer_norm_backward")
 def of_normalised(placed: PlacedNode) -> Local | None:
     """grad_out, input, mean, rstd, weight -> gradients of the input, of the weight, and of the bias, if there is one"""
     lead = _lead(placed, "grad_out", "input")
@@ -51,16 +54,14 @@ def of_samples(placed: PlacedNode) -> Local | None:
 
 _POOLS = (
     "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d",
-    "_adaptive_avg_pool2d_backward", "avg_pool1d", "avg_pool3d",
+    "_adaptive_avg_pool2d_backward",
 )  # fmt: skip
 
 
 @shards(*(f"aten.{name}" for name in _POOLS))
 def pooled(placed: PlacedNode) -> Local | None:
-    """The batch dimension may be sharded."""
-    is_batch = all(len(tensor.shape) == placed.rank("self") >= 3 for tensor in placed.node.outputs)
-    spatial = 3 if "3d" in placed.node.op_type else 1 if "1d" in placed.node.op_type else 2
-    is_cut = Shard(0) in placed.places.values() and is_batch and placed.rank("self") == spatial + 2
+    """The batch dimension may be sharded, if there is one."""
+    is_cut = Shard(0) in placed.places.values() and placed.rank("self") == 4
     return placed.everywhere(Shard(0)) if is_cut else None
 
 

@@ -6,28 +6,15 @@ share one collective. It is reduced before anything else reads it, once for all 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Callable
+from collections.abc import Callable, Mapping
 
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Shard
 
-_KEEPING = frozenset(
-    f"aten.{name}"
-    for name in (
-        "add",
-        "view",
-        "_unsafe_view",
-        "reshape",
-        "t",
-        "transpose",
-        "permute",
-        "_to_copy",
-        "detach",
-        "alias",
-        "clone",
-    )  # fmt: skip
-)
+_KEPT = (
+    "add", "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "_to_copy", "detach", "alias", "clone",
+)  # fmt: skip
+_KEEPING = frozenset(f"aten.{name}" for name in _KEPT)
 _TURNS = ("aten.t.default", "aten.transpose.int", "aten.permute.default")  # of a matrix; checked by shape
 
 

@@ -109,7 +109,7 @@ def _is_pointwise(op_type: str) -> bool:
 @shards(
     "aten.to", "aten._to_copy", "aten.clone", "aten.alias", "aten.detach", "aten.contiguous", "aten.masked_fill",
     "aten.where", "aten.zeros_like", "aten.ones_like", "aten.full_like", "aten.empty_like", "aten.dropout",
-    "aten.type_as", "aten.copy", "aten.__and__", "aten.__or__", "aten.__xor__", "_c10d_functional.all_reduce",
+    "aten.type_as", "aten.__and__", "aten.__or__", "aten.__xor__", "_c10d_functional.all_reduce",
     "_c10d_functional.wait_tensor",
 )  # fmt: skip
 def pointwise(placed: PlacedNode) -> Local | None:

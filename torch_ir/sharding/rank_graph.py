@@ -17,9 +17,9 @@ from torch_ir.ir.graph.placements import (
     Placement,
     Replicate,
     Shard,
+    first_divisible,
     local_shape,
     plain,
-    first_divisible,
 )
 from torch_ir.ir.graph.training_parts import BACKWARD, OPTIMIZER, forward_path, part_of_path
 from torch_ir.ir.regroup.functions import called_by
