@@ -132,6 +132,17 @@ def test_collectives_are_those_of_the_field() -> None:
     assert count < found["all_gather_into_tensor"] < 2 * count  # biases and the table are not read in backward
 
 
+def in_bfloat16() -> IR:
+    model = decoder().to("meta", torch.bfloat16)
+    ids, words = IDS.to("meta"), WORDS.to("meta")
+    return extract_training(model, (ids,), targets=(words,), loss=of_words, optimizer=adamw(model))
+
+
+def test_updates_in_bfloat16_stay_in_shards() -> None:
+    """They compute in float32 and copy the result back."""
+    assert collectives(sharded(in_bfloat16(), "tensor")) == collectives(sharded(captured(adamw), "tensor"))
+
+
 def test_fsdp_stores_shards_and_frees_what_it_gathers() -> None:
     ir = captured(adamw)
     rank = sharded(ir, "fsdp")
@@ -222,7 +233,6 @@ SAMPLES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "embedding": lambda x, w: F.embedding((x > 0).long(), w.reshape(8, 8)),
     "slice": lambda x, w: (x * w)[:, 3:9],
     "select": lambda x, w: (x * w)[:, 3],
-    "copy": lambda x, w: torch.ops.aten.copy(x, x * w),
     "repeat": lambda x, w: (x * w).repeat(1, 2),
     "attention": lambda x, w: F.scaled_dot_product_attention(*[(x * w).reshape(4, 2, 4, 8)] * 3),
 }
@@ -255,6 +265,7 @@ def test_operators_over_a_sharded_batch(name: str) -> None:
 def test_every_rule_of_gradients_is_tried() -> None:
     x = torch.randn(4, 64)
     steps = [extract_training(Sample(function), (x,), strict=False) for function in SAMPLES.values()]
+    steps.append(in_bfloat16())
     tried = {node.op_type.rpartition(".")[0] for ir in steps for node in ir.nodes}
     assert OF_GRADIENTS - tried == set()
 
