@@ -16,9 +16,9 @@ from torch_ir.errors import PipelineError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.training_parts import OPTIMIZER
+from torch_ir.pipeline.pipeline_parts import BACKWARD, FORWARD, Part, parts_of, stages_of
 from torch_ir.pipeline.stage_report import TYPICAL
 from torch_ir.pipeline.stages import stage_of
-from torch_ir.pipeline.pipeline_parts import BACKWARD, FORWARD, Part, parts_of, stages_of
 
 
 @dataclass(frozen=True)

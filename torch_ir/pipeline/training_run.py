@@ -16,8 +16,8 @@ from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.io_tree import rebuild
 from torch_ir.pipeline.in_turn import made_by, own_weights
-from torch_ir.pipeline.stages import stage_of
 from torch_ir.pipeline.pipeline_parts import PHASES, Part, one_forward_one_backward, parts_of, stages_of
+from torch_ir.pipeline.stages import stage_of
 from torch_ir.run.executor import IRExecutor, flat_inputs
 from torch_ir.run.weight_files import WeightSource, weights_from
 

@@ -59,9 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
     from torch_ir.analysis import Roofline
     from torch_ir.ir.graph.training_parts import EXTENSION
     from torch_ir.pipeline import pipeline_report, split
+    from torch_ir.pipeline.pipeline_parts import is_training_pipeline, stages_of
     from torch_ir.pipeline.stage_report import TYPICAL
     from torch_ir.pipeline.training_memory import training_report
-    from torch_ir.pipeline.pipeline_parts import is_training_pipeline, stages_of
 
     memory = None if arguments.memory is None else parse_bytes(arguments.memory)
     sizes = parse_sizes(arguments.dim)
