@@ -28,6 +28,7 @@ from torch_ir.capture.state.tensor_memory import SET_DATA, refusal
 from torch_ir.errors import ConversionError
 from torch_ir.ops.effects import is_forbidden, may_draw, mutated_arguments, written_arguments
 from torch_ir.ops.functional_calls import FUNCTIONAL_CALLS
+from torch_ir.ops.grouped_products import grouped_rule
 from torch_ir.ops.guards import OFFSET, decision, fixed_shape
 from torch_ir.ops.schema import bind
 from torch_ir.ops.torch_internals import (
@@ -202,8 +203,10 @@ class Recorder:
 
     def _result(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run the operator; on fake tensors, an operator without a fake kernel runs on zeros."""
+        first = args[0] if args else None
+        rule = grouped_rule(str(func), first.dtype) if isinstance(first, FakeTensor) else None
         try:
-            return func(*args, **kwargs)
+            return (rule or func)(*args, **kwargs)
         except Exception:
             has_values = not any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves((args, kwargs)))
             if has_values or func.namespace == "aten":
