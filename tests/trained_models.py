@@ -147,9 +147,13 @@ def compare(
     optimizer: Optimizers = adamw,
     steps: int = 1,
     on_meta_device: bool = False,
+    least: float = 0.0,
     **options: Any,
 ) -> Compared:
-    """Run steps of the graph and of eager PyTorch from the same state, with the same random numbers."""
+    """Run steps of the graph and of eager PyTorch from the same state, with the same random numbers.
+
+    `least` is that of `difference`.
+    """
     kwargs = kwargs or {}
     model = model.train()
     captured = copy.deepcopy(model)
@@ -178,14 +182,14 @@ def compare(
             torch.manual_seed(number)
             found = run_backward(*inputs, *targets, **kwargs)["gradients"]
             assert found.keys() == wanted.keys()
-            gradients = difference(found, wanted)
+            gradients = difference(found, wanted, least)
         eager_optimizer.step()
         torch.manual_seed(number)
         got = run_step(*inputs, *targets, **kwargs)["loss"]
         losses = max(losses, difference({"loss": got}, {"loss": value.detach()}))
     after = {key: value for key, value in model.state_dict().items() if key in run_step.state}
     assert all(torch.equal(start[key], value) for key, value in model.state_dict().items() if key not in read)
-    return Compared(ir, losses, gradients, difference(run_step.state, after))
+    return Compared(ir, losses, gradients, difference(run_step.state, after, least))
 
 
 def eager_loss(model: nn.Module, inputs: Any, targets: Any, kwargs: Any, loss: Any) -> Tensor:
@@ -194,14 +198,19 @@ def eager_loss(model: nn.Module, inputs: Any, targets: Any, kwargs: Any, loss: A
     return value
 
 
-def difference(found: Any, wanted: Any) -> float:
-    """Return the largest difference of tensors under the same keys, each relative to its largest value."""
+def difference(found: Any, wanted: Any, least: float = 0.0) -> float:
+    """Return the largest difference of tensors under the same keys, each relative to its largest value.
+
+    A tensor of values below `least` of the largest of all is relative to that: the gradient of a bias before batch norm
+    is 0, and what is computed is noise.
+    """
     largest = 0.0
+    whole = max((float(tensor.abs().max()) for tensor in wanted.values() if tensor.numel()), default=0.0)
     for key, tensor in wanted.items():
         if not torch.equal(found[key], tensor) and not (tensor.isnan() == found[key].isnan()).all():
             return float("inf")
         one, other = (each.nan_to_num(0.0, 0.0, 0.0) for each in (found[key], tensor))
         if tensor.numel() and not torch.equal(one, other):
-            scale = max(float(other.abs().max()), 1e-30)
+            scale = max(float(other.abs().max()), least * whole, 1e-30)
             largest = max(largest, float((one - other).abs().max()) / scale)
     return largest
