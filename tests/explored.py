@@ -56,6 +56,23 @@ def decoder(layers: int, plain: int = 30) -> IR:
     return IR(graph.nodes, [x, mask], [last], params=graph.params, model_name="Decoder", pytorch_version="2.13.0")
 
 
+def trained() -> IR:
+    """Two modules, their backward, which reads values of forward, and an update."""
+    graph = Growing()
+    x = tensor("x", 4, WIDTH)
+    first = graph.linear(x, "one")
+    hidden = graph.op("mul", [first, first], "one", "Block")
+    second = graph.linear(hidden, "two")
+    loss = graph.op("mul", [second, second], "two", "Block")
+    grad = graph.op("add", [loss, second], "backward.two", "BlockBackward")
+    grad = graph.op("mul", [grad, hidden], "backward.two", "BlockBackward")
+    grad = graph.op("mul", [grad, first], "backward.one", "BlockBackward")
+    grad = graph.op("mul", [grad, x], "backward.one", "BlockBackward")
+    new = graph.op("add", [grad, grad], "optimizer.one", "BlockUpdate")
+    new = graph.op("mul", [new, grad], "optimizer.one", "BlockUpdate")
+    return IR(graph.nodes, [x], [loss, new], params=graph.params, model_name="Step", pytorch_version="2.13.0")
+
+
 def hostile() -> IR:
     """A graph whose every name and text would like to be markup."""
     x, made = tensor(HOSTILE, 2, 3), tensor(f"y{HOSTILE}", 2, 3)

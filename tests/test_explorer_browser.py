@@ -8,7 +8,7 @@ import pytest
 
 import torch_ir
 from tests import browser
-from tests.explored import HOSTILE, asserting, decoder, half_asserted, hostile, normed, sharded, with_call
+from tests.explored import HOSTILE, asserting, decoder, half_asserted, hostile, normed, sharded, trained, with_call
 from tests.explorer_page import TIMES, box, boxes, closed, fill, panel
 from tests.graphs import mlp, tensor, weight
 from torch_ir.analysis import cost
@@ -37,6 +37,17 @@ def test_double_clicks_open_and_close_a_module_in_place(shown: Any) -> None:
     assert abs(box(page, "attn").bounding_box()["y"] - before["y"]) < 2
     box(page, "attn").dblclick(position={"x": 60, "y": 12})
     assert boxes(page)[1:] == ["attn", "add", "mlp", "add"]
+
+
+def test_backward_is_beside_forward(shown: Any) -> None:
+    """Forward, backward and update are not one strip; links across join a box's right to another's left."""
+    page = closed(shown(trained()))
+    places = {name: box(page, name).bounding_box() for name in ("one", "two", "backward", "optimizer")}
+    ends = {name: place["x"] + place["width"] for name, place in places.items()}
+    assert max(ends["one"], ends["two"]) < min(places["backward"]["x"], places["optimizer"]["x"])
+    assert places["backward"]["y"] < places["two"]["y"]
+    box(page, "backward").dblclick(position={"x": 60, "y": 12})
+    assert {"two", "one"} <= set(boxes(page)[boxes(page).index("backward") + 1 :])
 
 
 def test_a_run_can_be_unfolded(shown: Any) -> None:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from tests.test_shard_training import OF_GRADIENTS
 from torch_ir import IR, extract_ir, shard
 from torch_ir.sharding import run_in_lockstep, whole_outputs
 from torch_ir.sharding.placement_rules import RULES
@@ -198,10 +199,11 @@ def test_pieces_give_what_the_whole_gives(name: str) -> None:
 
 
 def test_every_rule_is_tried() -> None:
-    """Every rule must have a test; those of experts and collectives are tested elsewhere."""
+    """Every rule must have a test; those of experts, collectives and gradients are tested elsewhere."""
     tried = set()
     for function, shapes in SAMPLES.values():
         ir = extract_ir(Of(function, 0), tuple(map(torch.randn, shapes)), strict=False)
         tried |= {node.op_type.rpartition(".")[0] for node in ir.nodes}
     elsewhere = {name for name in RULES if "grouped_mm" in name or name.startswith("_c10d_functional.")}
+    elsewhere |= OF_GRADIENTS
     assert set(RULES) - tried - elsewhere == set()

@@ -3,8 +3,10 @@
 import copy
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,9 +19,11 @@ from tests.trained_models import LABELS, Layer, Optimizers, X, adamw, compare, l
 from torch_ir import (
     IRExecutor,
     extract_training,
+    load_ir,
     optimizer_state,
 )
 from torch_ir.errors import TorchIRError
+from torch_ir.ops.grouped_products import grouped_product
 from torch_ir.training.named_optimizers import named_optimizer
 
 # -- optimisers -------------------------------------------------------------------------------------------------------
@@ -314,3 +318,68 @@ def test_control_flow_is_refused(name: str) -> None:
     entry = catalogue.find(name)
     with pytest.raises(Exception, match=UNTRAINABLE[name]):
         extract_training(entry.build(), entry.inputs(), kwargs=entry.kwargs(), loss=squares, strict=False)
+
+
+def test_batch_norm_of_an_input_has_no_gradient_there(tmp_path: Path) -> None:
+    """Its kernel leaves out the gradient of the input, and torch's shape rule returns one."""
+    model = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 4))
+    compared = compare(model, (X,))
+    assert compared.is_exact
+    compared.ir.save(tmp_path / "step.json")
+    assert load_ir(tmp_path / "step.json").to_json() == compared.ir.to_json()
+
+
+class Dropping(nn.Module):
+    """Layer drop, as models of transformers write it: with torch's numbers, or with NumPy's."""
+
+    def __init__(self, chance: float, draw: Callable[[], Any]) -> None:
+        super().__init__()
+        self.chance, self.draw, self.fc = chance, draw, nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if self.draw() < self.chance else self.fc(x)
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand([]), lambda: numpy.random.uniform(0, 1)])
+def test_layers_that_are_never_dropped(draw: Callable[[], Any]) -> None:
+    """The number is drawn all the same, so that masks drawn later are those of eager mode."""
+    assert compare(nn.Sequential(Dropping(0.0, draw), Layer()), (X,), steps=2).is_exact
+
+
+def test_layers_that_may_be_dropped_are_refused() -> None:
+    """A graph of one draw would train the other layers for ever."""
+    model = nn.Sequential(*[Dropping(0.5, lambda: torch.rand([])) for _ in range(2)])
+    with pytest.raises(TorchIRError, match="a tensor without values cannot be read"):
+        extract_training(model, (X,), loss=squares, strict=False)
+    model = nn.Sequential(*[Dropping(0.5, lambda: numpy.random.uniform(0, 1)) for _ in range(16)], nn.Linear(8, 4))
+    with pytest.raises(TorchIRError, match="draws random numbers from NumPy or Python that decide what is computed"):
+        extract_training(model, (X,), loss=squares, strict=False)
+
+
+def test_products_of_groups_of_rows() -> None:
+    """As mixtures of experts compute them; torch's own shape rule takes bfloat16 only."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        ends = torch.tensor([2, 3, 6], dtype=torch.int32)
+        made: Tensor = F.grouped_mm(x.repeat(1, 2), self.weight.transpose(-2, -1), offs=ends)
+        return made * 1.5
+
+    model = module(forward)
+    model.weight = nn.Parameter(torch.randn(3, 24, 16, generator=torch.Generator().manual_seed(0)))
+    assert compare(model, (X,)).is_exact
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_shape_rule_of_grouped_products_is_that_of_the_kernel(dtype: torch.dtype) -> None:
+    """Shapes, and strides of rows that are padded to 16 bytes."""
+    ends = torch.tensor([3, 7, 10], dtype=torch.int32)
+    rows, batch = torch.zeros(10, 16, dtype=dtype), torch.zeros(3, 7, 16, dtype=dtype)
+    narrow = torch.zeros(3, 5, 16, dtype=dtype).transpose(1, 2)
+    for call in ((rows, narrow, ends), (rows.t(), torch.zeros(10, 24, dtype=dtype), ends), (batch, narrow, None),
+                 (batch, rows.t(), ends)):  # fmt: skip
+        made, wanted = grouped_product(*call), torch.ops.aten._grouped_mm(*call)
+        assert (made.shape, made.stride(), made.dtype) == (wanted.shape, wanted.stride(), wanted.dtype)
+    with pytest.raises(ValueError, match="takes one number of groups"):
+        grouped_product(rows, narrow, ends[:2])
+    with pytest.raises(ValueError, match="cannot multiply"):
+        grouped_product(rows[:, :8], narrow, ends)

@@ -19,8 +19,6 @@ from torch_ir import (
     ExportError,
     GraphError,
     IRExecutor,
-    PipelineError,
-    ShardError,
     cost,
     extract_training,
     liveness,
@@ -28,8 +26,6 @@ from torch_ir import (
     optimize,
     optimizer_state,
     recompute,
-    shard,
-    split,
 )
 from torch_ir.analysis.cost_model.flop_formulas import macs
 from torch_ir.cli import main
@@ -141,14 +137,6 @@ def test_limits_that_recomputation_cannot_meet() -> None:
         recompute(ir, 100)
     with pytest.raises(GraphError, match="no repeated layers that backward reads"):
         recompute(ir.functions["forward"], 100)
-
-
-def test_training_steps_are_neither_sharded_nor_split_yet() -> None:
-    ir = captured()
-    with pytest.raises(ShardError, match="a training step cannot be sharded yet"):
-        shard(ir, {"0.inner": "colwise"}, {"tp": 2})
-    with pytest.raises(PipelineError, match="a training step cannot be split yet"):
-        split(ir.functions["backward"], 2)
 
 
 # -- mistakes ---------------------------------------------------------------------------------------------------------

@@ -49,6 +49,54 @@ class Net(nn.Module):
         return self.head(x)
 
 
+class Block(nn.Module):
+    """Attention of four heads and a feed-forward network, without dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.q, self.k, self.v, self.o = (nn.Linear(16, 16) for _ in range(4))
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.first(x)
+        q, k, v = (each(normed).unflatten(-1, (4, 4)).transpose(1, 2) for each in (self.q, self.k, self.v))
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        x = x + self.o(attended)
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+class Decoder(nn.Module):
+    """A small language model: an embedding, blocks, and a head over 24 words."""
+
+    def __init__(self, count: int = 2) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(24, 16)
+        self.blocks = nn.ModuleList([Block() for _ in range(count)])
+        self.norm = nn.LayerNorm(16)
+        self.head = nn.Linear(16, 24, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+IDS = torch.randint(0, 24, (4, 8), generator=torch.Generator().manual_seed(1))
+WORDS = torch.randint(0, 24, (4, 8), generator=torch.Generator().manual_seed(2))
+
+
+def decoder(count: int = 2) -> Decoder:
+    torch.manual_seed(0)
+    return Decoder(count).train()
+
+
+def of_words(logits: Tensor, words: Tensor) -> Tensor:
+    """The loss of a language model; words of -100 are ignored."""
+    return F.cross_entropy(logits.flatten(0, 1), words.flatten())
+
+
 def layers() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(*[Layer() for _ in range(3)], nn.Linear(8, 4))
@@ -99,9 +147,13 @@ def compare(
     optimizer: Optimizers = adamw,
     steps: int = 1,
     on_meta_device: bool = False,
+    least: float = 0.0,
     **options: Any,
 ) -> Compared:
-    """Run steps of the graph and of eager PyTorch from the same state, with the same random numbers."""
+    """Run steps of the graph and of eager PyTorch from the same state, with the same random numbers.
+
+    `least` is that of `difference`.
+    """
     kwargs = kwargs or {}
     model = model.train()
     captured = copy.deepcopy(model)
@@ -130,14 +182,14 @@ def compare(
             torch.manual_seed(number)
             found = run_backward(*inputs, *targets, **kwargs)["gradients"]
             assert found.keys() == wanted.keys()
-            gradients = difference(found, wanted)
+            gradients = difference(found, wanted, least)
         eager_optimizer.step()
         torch.manual_seed(number)
         got = run_step(*inputs, *targets, **kwargs)["loss"]
         losses = max(losses, difference({"loss": got}, {"loss": value.detach()}))
     after = {key: value for key, value in model.state_dict().items() if key in run_step.state}
     assert all(torch.equal(start[key], value) for key, value in model.state_dict().items() if key not in read)
-    return Compared(ir, losses, gradients, difference(run_step.state, after))
+    return Compared(ir, losses, gradients, difference(run_step.state, after, least))
 
 
 def eager_loss(model: nn.Module, inputs: Any, targets: Any, kwargs: Any, loss: Any) -> Tensor:
@@ -146,14 +198,19 @@ def eager_loss(model: nn.Module, inputs: Any, targets: Any, kwargs: Any, loss: A
     return value
 
 
-def difference(found: Any, wanted: Any) -> float:
-    """Return the largest difference of tensors under the same keys, each relative to its largest value."""
+def difference(found: Any, wanted: Any, least: float = 0.0) -> float:
+    """Return the largest difference of tensors under the same keys, each relative to its largest value.
+
+    A tensor of values below `least` of the largest of all is relative to that: the gradient of a bias before batch norm
+    is 0, and what is computed is noise.
+    """
     largest = 0.0
+    whole = max((float(tensor.abs().max()) for tensor in wanted.values() if tensor.numel()), default=0.0)
     for key, tensor in wanted.items():
         if not torch.equal(found[key], tensor) and not (tensor.isnan() == found[key].isnan()).all():
             return float("inf")
         one, other = (each.nan_to_num(0.0, 0.0, 0.0) for each in (found[key], tensor))
         if tensor.numel() and not torch.equal(one, other):
-            scale = max(float(other.abs().max()), 1e-30)
+            scale = max(float(other.abs().max()), least * whole, 1e-30)
             largest = max(largest, float((one - other).abs().max()) / scale)
     return largest

@@ -6,7 +6,7 @@ An arrow between columns is replaced by two small circles with the same letter.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from torch_ir.draw.elements import Box, Edge, Frame, Scene
@@ -37,13 +37,9 @@ def boxes_in(frames: Iterable[Frame]) -> Iterator[str]:
 def _columns(scene: Scene) -> dict[str, int]:
     """Return the column of each box except weights; frames are never cut."""
     rows = _rows(scene)
-    height = 1 + max(rows.values(), default=0)
-    most = _FRAMED_ROWS if scene.frames else _ROWS
-    count = round(math.sqrt(height / (_SHAPE * len(rows) / height))) if height > most else 1
-    if count < 2:
+    columns = _on_sides(scene, rows) if scene.sides else _by_height(scene, rows)
+    if not columns:
         return {}
-    size = height / count
-    columns = {box: int(row / size) for box, row in rows.items()}
     for frame in scene.frames:
         boxes = list(boxes_in([frame]))
         columns.update(dict.fromkeys(boxes, columns[boxes[0]]))
@@ -56,6 +52,21 @@ def _columns(scene: Scene) -> dict[str, int]:
     beyond = [box for box in columns if kinds[box] == "note" or (kinds[box] == "output" and rows[box] == 0)]
     columns.update(dict.fromkeys(beyond, max(columns.values())))  # boxes beyond the cut come last
     return columns
+
+
+def _on_sides(scene: Scene, rows: Iterable[str]) -> dict[str, int]:
+    """Return the columns that the scene gives; boxes that it does not name are in the first."""
+    given = {box: number for number, side in enumerate(scene.sides) for box in side.boxes}
+    return {box: given.get(box, 0) for box in rows}
+
+
+def _by_height(scene: Scene, rows: Mapping[str, int]) -> dict[str, int]:
+    """Return columns of equal height; none if the drawing is not too tall for one."""
+    height = 1 + max(rows.values(), default=0)
+    most = _FRAMED_ROWS if scene.frames else _ROWS
+    count = round(math.sqrt(height / (_SHAPE * len(rows) / height))) if height > most else 1
+    size = height / count if count else height
+    return {box: int(row / size) for box, row in rows.items()} if count >= 2 else {}
 
 
 def _rows(scene: Scene) -> dict[str, int]:

@@ -156,10 +156,13 @@ def _columns(scene: Scene, columns: Sequence[Sequence[str]], beside: dict[str, s
     """Yield each column as an invisible cluster that starts at the top, next to each other."""
     framed = {box: frame for frame in scene.frames for box in boxes_in([frame])}
     heads = [f"column_{number}" for number in range(len(columns))]
+    shown = dict.fromkeys(heads, "style=invis, shape=point")
+    for head, side in zip(heads, scene.sides, strict=False):
+        shown[head] = f'label=<<b>{in_dot_label(side.title)}</b>>, shape=plain, style="", fontcolor="#444444"'
     fed = {edge.target for edge in scene.edges if edge.style == "solid"}
     for head, boxes in zip(heads, columns, strict=True):
         free = [box for box in boxes if box not in framed]
-        yield f'subgraph cluster_{head} {{ peripheries=0; label=""; {head} [style=invis, shape=point];'
+        yield f'subgraph cluster_{head} {{ peripheries=0; label=""; {head} [{shown[head]}];'
         yield " ".join(f"{box};" for box in free)
         yield from (_together(box, beside.pop(box)) for box in free if box in beside)
         yield from _frames(dict.fromkeys(framed[box] for box in boxes if box in framed), beside)

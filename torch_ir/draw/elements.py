@@ -58,6 +58,14 @@ class Scale:
     high: str
 
 
+@dataclass(frozen=True)
+class Side:
+    """A column with a title, by the ids of its boxes."""
+
+    title: str
+    boxes: tuple[str, ...]
+
+
 Item = Box | Edge
 
 
@@ -74,6 +82,7 @@ class Scene:
     wraps: bool = False  # a strip that is too long is cut into columns
     heading: tuple[str, ...] = ()  # lines above the drawing; the first is its title
     scale: Scale | None = None
+    sides: tuple[Side, ...] = ()  # columns that are given, instead of cutting a strip that is too long
 
     @property
     def boxes(self) -> list[Box]:

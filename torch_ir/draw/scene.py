@@ -15,6 +15,7 @@ from torch_ir.draw.folding import Fold, Folding, folded, nodes_in, times, unfold
 from torch_ir.draw.heat import heated
 from torch_ir.draw.marks import MARKS, marked
 from torch_ir.draw.stage import Stage
+from torch_ir.draw.training_sides import on_sides
 from torch_ir.draw.words import OPAQUE
 from torch_ir.ir import IR, OpNode
 
@@ -67,6 +68,7 @@ def build_scene(
     scene = replace(scene, legend=legend, note=_note(left_out, scene), wraps=is_short)
     if depth is not None:
         scene = replace(scene, items=tuple(_merged(scene.items)))
+    scene = on_sides(scene, ir)
     if marks:
         scene = marked(scene, marks)
     if heat is not None:

@@ -15,8 +15,8 @@ from importlib.resources import files
 from typing import Any
 
 _SCRIPTS = (
-    "data", "text", "levels", "checks", "layout", "colours", "elements", "drawing", "minimap", "places", "view",
-    "pointer", "picture", "tables", "code", "values", "panel", "panels", "tree", "search",
+    "data", "text", "levels", "checks", "sides", "layout", "colours", "elements", "drawing", "minimap", "places",
+    "view", "pointer", "picture", "tables", "code", "values", "panel", "panels", "tree", "search",
     "compare", "keys", "main",
 )  # fmt: skip
 _LIBRARY, _LICENCE = "dagre.min.js", "dagre.LICENSE.txt"

@@ -33,9 +33,16 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 
 def results(operator: Callable[..., Any], arguments: Mapping[str, Any]) -> list[Any]:
     """Return the results of a call as a list, without absent ones."""
-    made = operator(**arguments)
+    made = masked(operator(**arguments), arguments.get("output_mask"))
     several = list(made) if isinstance(made, (list, tuple)) else [made]
     return [result for result in several if result is not None]
+
+
+def masked(result: Any, mask: Any) -> Any:
+    """Return results without those that a call is told to leave out: kernels do, some of torch's shape rules do not."""
+    if not isinstance(mask, (list, tuple)) or not isinstance(result, tuple) or len(mask) != len(result):
+        return result
+    return tuple(each if is_wanted else None for each, is_wanted in zip(result, mask, strict=True))
 
 
 def empty(shape: Any, dtype: torch.dtype, stride: Any = None) -> torch.Tensor:

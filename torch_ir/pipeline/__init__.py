@@ -6,8 +6,11 @@ from torch_ir.pipeline.rank import StageRank
 from torch_ir.pipeline.stage_report import PipelineReport, StageRow, pipeline_report
 from torch_ir.pipeline.stage_split import split
 from torch_ir.pipeline.stages import Send, is_pipeline, sends_of, stage_of
+from torch_ir.pipeline.training_memory import TrainingReport, TrainingStageRow, training_report
+from torch_ir.pipeline.training_run import TrainedStep, train_pipeline
 
 __all__ = [
-    "PipelineReport", "Send", "StageRank", "StageRow", "is_pipeline", "pipeline_report", "run_pipeline", "sends_of",
-    "split", "stage_of", "verify_pipeline",
+    "PipelineReport", "Send", "StageRank", "StageRow", "TrainedStep", "TrainingReport", "TrainingStageRow",
+    "is_pipeline", "pipeline_report", "run_pipeline", "sends_of", "split", "stage_of", "train_pipeline",
+    "training_report", "verify_pipeline",
 ]  # fmt: skip

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
+from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ops.effects import is_pure
 
 
@@ -27,3 +30,40 @@ def own_nodes(ir: IR) -> list[OpNode]:
     """Return the nodes, in order, that belong to exactly one stage."""
     common = set(common_nodes(ir))
     return [node for node in ir.nodes if node not in common]
+
+
+def with_common(ir: IR, rows: Sequence[Sequence[str]]) -> list[list[OpNode]]:
+    """Return the nodes of each stage, preceded by copies of the common nodes that it needs."""
+    common = common_nodes(ir)
+    by_name = {node.name: node for node in ir.nodes}
+    names = {name for row in rows for name in row}
+    tensors = {tensor.name for tensor in ir.tensors()} - {tensor.name for node in common for tensor in node.outputs}
+    found = []
+    for row in rows:
+        nodes = [by_name[name] for name in row]
+        copies: dict[TensorMeta, TensorMeta] = {}
+        own = [_copied(node, copies, names, tensors) for node in _behind(nodes, common)]
+        for node in nodes:
+            node.inputs = tuple(copies.get(tensor, tensor) for tensor in node.inputs)
+        found.append([*own, *nodes])
+    for node in common:
+        node.inputs = ()
+    ir.nodes = [node for nodes in found for node in nodes]
+    return found
+
+
+def _behind(nodes: Sequence[OpNode], common: Sequence[OpNode]) -> list[OpNode]:
+    """Return the common nodes that these depend on, in order."""
+    read = {tensor for node in nodes for tensor in node.inputs}
+    found = []
+    for node in reversed(common):
+        if not read.isdisjoint(node.outputs):
+            found.append(node)
+            read.update(node.inputs)
+    return found[::-1]
+
+
+def _copied(node: OpNode, copies: dict[TensorMeta, TensorMeta], names: set[str], tensors: set[str]) -> OpNode:
+    for tensor in node.outputs:
+        copies[tensor] = tensor.copy(fresh(tensor.name, tensors))
+    return node.copy(lambda tensor: copies.get(tensor, tensor), fresh(node.name, names))

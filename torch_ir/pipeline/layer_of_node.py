@@ -9,8 +9,13 @@ from torch_ir.ir.graph.origins import modules_around
 
 
 def layer_of(node: OpNode, depth: int) -> str:
-    """Return a node's module path up to its `depth`-th number: `model.layers.3` of `model.layers.3.mlp.gate`."""
-    steps = node.origin.module.split(".")
+    """Return the layer of a node, by its module path."""
+    return layer_of_path(node.origin.module, depth)
+
+
+def layer_of_path(path: str, depth: int) -> str:
+    """Return a module path up to its `depth`-th number: `model.layers.3` of `model.layers.3.mlp.gate`."""
+    steps = path.split(".")
     numbers = [at for at, step in enumerate(steps) if step.isdecimal()]
     end = numbers[min(depth, len(numbers)) - 1] + 1 if numbers else len(steps)
     return ".".join(steps[:end])

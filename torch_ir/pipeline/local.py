@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch_ir.errors import ExecutionError
+from torch_ir.errors import ExecutionError, PipelineError
 from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
+from torch_ir.pipeline.pipeline_parts import is_training_pipeline
 from torch_ir.pipeline.rank import AXIS, StageRank
 from torch_ir.pipeline.stages import check_pipeline
 from torch_ir.run.executor import flat_inputs, read_sizes
@@ -27,6 +28,8 @@ def run_pipeline(
     The processes are those of `ranks`, or are started for this call.
     """
     require_graph(ir, "run_pipeline")
+    if is_training_pipeline(ir):
+        raise PipelineError("train_pipeline runs the pipeline of a training step")
     count = len(ir.graph_outputs)
     return [tuple(values[:count]) for values in left_by_pipeline(ir, batches, weights, ranks)]
 

@@ -5,23 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from torch_ir.analysis import Roofline
 from torch_ir.analysis.cost_model.table_text import human
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import PipelineError, did_you_mean
-from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.origins import modules_around
+from torch_ir.ir.graph.training_parts import EXTENSION
 from torch_ir.ir.regroup.functions import STAGE, further_entries, outline
 from torch_ir.ops.effects import is_random, writes_in_place
-from torch_ir.pipeline.common import common_nodes, own_nodes
+from torch_ir.pipeline.common import own_nodes, with_common
 from torch_ir.pipeline.layer_of_node import layer_of
 from torch_ir.pipeline.segments import Segment, segments_of
 from torch_ir.pipeline.stage_cuts import Partition
 from torch_ir.pipeline.stage_report import TYPICAL, held_by
 from torch_ir.pipeline.stages import is_pipeline, stage_of
+from torch_ir.pipeline.training_split import split_training
 
 _SLACK = 1.05  # how much slower the slowest stage may be than the optimum to reduce traffic
 
@@ -48,6 +51,8 @@ def split(
     require_graph(ir, "split")
     _check_request(ir, stages, memory, at, depth, anywhere)
     _check_graph(ir)
+    if EXTENSION in ir.extensions:
+        return _of_training(ir, stages, memory, at, depth=depth, anywhere=anywhere, device=device, sizes=sizes)
     segments = segments_of(ir, depth=depth, anywhere=anywhere or bool(at), sizes=sizes or {}, device=device)
     if at:
         pipeline = _as_stages(ir, segments, _named(segments, at))
@@ -62,6 +67,25 @@ def split(
             pipeline.functions[name] = split(entry, at=layers)
         except PipelineError as error:
             raise PipelineError(f"entry point {name!r} cannot be cut before {', '.join(layers)}: {error}") from None
+    return pipeline
+
+
+def _of_training(
+    ir: IR, stages: int | None, memory: float | None, at: Sequence[str], *, depth: int, anywhere: bool, **options: Any
+) -> IR:
+    """Return the pipeline of a training step, with its further entry points cut in the same places."""
+    if memory is not None or anywhere:
+        raise PipelineError("a training step is cut between layers into a number of stages; give `stages` or `at`")
+    if ir.extensions[EXTENSION].get("micro_batches", 1) != 1:
+        raise PipelineError("the step is captured for several micro-batches; capture it for one, and run several")
+    entry = further_entries(ir).get("forward")
+    if entry is None:
+        raise PipelineError("the training step has no entry point 'forward', which decides where it is cut")
+    forward = split(entry, stages, at=at, depth=depth, **options)
+    pipeline = split_training(ir, forward, depth)
+    for name, body in further_entries(ir).items():
+        is_training = EXTENSION in body.extensions
+        pipeline.functions[name] = split_training(body, forward, depth) if is_training else forward
     return pipeline
 
 
@@ -88,8 +112,6 @@ def _check_graph(ir: IR) -> None:
     """Raise PipelineError for graphs that cannot be split."""
     if is_pipeline(ir):
         raise PipelineError("the graph is already a pipeline")
-    if "training" in ir.extensions:
-        raise PipelineError("a training step cannot be split yet; split the graph of its forward entry point")
     for node in ir.all_nodes():
         if writes_in_place(node):
             raise PipelineError(f"{node!r} writes in place, which other stages would not see")
@@ -194,44 +216,7 @@ def _as_stages(ir: IR, segments: Sequence[Segment], starts: Sequence[int]) -> IR
         for start, end in zip(starts, ends, strict=True)
     ]
     copy = ir.clone()
-    for number, nodes in enumerate(_with_common(copy, rows)):
+    for number, nodes in enumerate(with_common(copy, rows)):
         call = outline(copy, nodes, fresh(f"stage{number}", set(copy.functions)), STAGE)
         call.name = fresh(f"stage{number}", {node.name for node in copy.nodes if node is not call})
     return copy.check()
-
-
-def _with_common(ir: IR, rows: Sequence[Sequence[str]]) -> list[list[OpNode]]:
-    """Return the nodes of each stage, preceded by copies of the common nodes that it needs."""
-    common = common_nodes(ir)
-    by_name = {node.name: node for node in ir.nodes}
-    names = {name for row in rows for name in row}
-    tensors = {tensor.name for tensor in ir.tensors()} - {tensor.name for node in common for tensor in node.outputs}
-    found = []
-    for row in rows:
-        nodes = [by_name[name] for name in row]
-        copies: dict[TensorMeta, TensorMeta] = {}
-        own = [_copied(node, copies, names, tensors) for node in _behind(nodes, common)]
-        for node in nodes:
-            node.inputs = tuple(copies.get(tensor, tensor) for tensor in node.inputs)
-        found.append([*own, *nodes])
-    for node in common:
-        node.inputs = ()
-    ir.nodes = [node for nodes in found for node in nodes]
-    return found
-
-
-def _behind(nodes: Sequence[OpNode], common: Sequence[OpNode]) -> list[OpNode]:
-    """Return the common nodes that these depend on, in order."""
-    read = {tensor for node in nodes for tensor in node.inputs}
-    found = []
-    for node in reversed(common):
-        if not read.isdisjoint(node.outputs):
-            found.append(node)
-            read.update(node.inputs)
-    return found[::-1]
-
-
-def _copied(node: OpNode, copies: dict[TensorMeta, TensorMeta], names: set[str], tensors: set[str]) -> OpNode:
-    for tensor in node.outputs:
-        copies[tensor] = tensor.copy(fresh(tensor.name, tensors))
-    return node.copy(lambda tensor: copies.get(tensor, tensor), fresh(node.name, names))

@@ -38,6 +38,9 @@ class _Chosen:
     def of_weight(self, param: TensorMeta, /) -> dict[str, Placement]:
         return {}
 
+    def is_gathered(self, param: TensorMeta, /) -> bool:
+        return False
+
 
 class Ranks:
     """What all graphs of one search share: ranks, prices, and equal records of where a tensor is."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
-from torch_ir.ir import IR, Slot, TensorMeta
+from torch_ir.ir import IR, Branch, Slot, TensorMeta
 from torch_ir.ir.graph.io_tree import Tree, leaves
 from torch_ir.ir.graph.placements import REPLICATE, Placement, Shard, counted, parse
+from torch_ir.ir.graph.training_parts import EXTENSION
 from torch_ir.ir.regroup.functions import further_entries
 
 _KEYWORDS = "[1]"  # the keyword arguments in the structure of a call
@@ -52,6 +53,20 @@ class Ends:
             return requested or REPLICATE
         place = requested or self._carried.get(path) or made(tensor)
         return self._carried.setdefault(path, place if isinstance(place, Shard) else REPLICATE)
+
+
+def gradients_of(ir: IR) -> dict[str, TensorMeta]:
+    """Return the gradients that a training step computes, by parameter key: results of its backward entry point."""
+    by_name = {tensor.name: tensor for node in ir.nodes for tensor in node.outputs}
+    found = {}
+    for entry in (ir, *further_entries(ir).values()):
+        tree = entry.output_tree
+        fields = dict(zip(tree.keys, tree.items, strict=True)) if isinstance(tree, Branch) and tree.keys else {}
+        gradients = fields.get("gradients") if EXTENSION in entry.extensions else None
+        for key, slot in zip(gradients.keys, gradients.items, strict=True) if isinstance(gradients, Branch) else ():
+            if isinstance(slot, Slot) and entry.graph_outputs[slot].name in by_name:
+                found[key] = by_name[entry.graph_outputs[slot].name]
+    return found
 
 
 def _requested(table: Mapping[str, str], tensor: TensorMeta) -> Placement | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from torch_ir.analysis.shapes.inference import Shapes
@@ -10,11 +11,28 @@ from torch_ir.errors import ShardError
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.graph.origins import is_below, joined
-from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Replicate, Shard, local_shape, plain
+from torch_ir.ir.graph.placements import (
+    REPLICATE,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    first_divisible,
+    local_shape,
+    plain,
+)
+from torch_ir.ir.graph.training_parts import BACKWARD, OPTIMIZER, forward_path, part_of_path
 from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ops.effects import is_random, writes_in_place
 from torch_ir.ops.schema import find_operator
-from torch_ir.sharding import dim_rules, product_rules, sum_rules  # noqa: F401  # they register their rules
+from torch_ir.sharding import (  # noqa: F401  # they register their rules
+    dim_rules,
+    gradient_rules,
+    loss_rules,
+    product_rules,
+    sum_rules,
+)
+from torch_ir.sharding.gradient_sums import place_of_sum, wanted_products
 from torch_ir.sharding.placement_rules import Local, PlacedNode, rule_of
 from torch_ir.sharding.rank_writer import Writer
 from torch_ir.sharding.styles import Style
@@ -40,6 +58,9 @@ class Styles(Protocol):
     def of_weight(self, param: TensorMeta, /) -> dict[str, Placement]:
         """Return the placement of a weight by owning module."""
 
+    def is_gathered(self, param: TensorMeta, /) -> bool:
+        """Whether a weight is stored in shards and gathered before each use."""
+
 
 class Sharding:
     """State shared by an entry point and its functions: plan, axis, ranks, earlier axes, and sharded functions.
@@ -61,6 +82,11 @@ class RankGraph:
         self.writer = Writer(ir, whole.shapes, whole.axis, whole.ranks, is_function, infers=whole.infers)
         self.home: dict[TensorMeta, Placement] = {}  # the placement in which a tensor is computed
         self.weights = set(ir.params)  # in a function: also inputs that are weights in every call
+        self.gathered: set[TensorMeta] = set()  # weights that are stored in shards and used whole
+        self.saved: frozenset[TensorMeta] = frozenset()  # outputs of a function that only backward reads
+        self.reduced: dict[TensorMeta, Placement] = {}  # gradients, and where each rank needs them
+        self._products: dict[TensorMeta, int] = {}  # products of which each rank needs a shard
+        self._part = ""
         self.functions: dict[str, IR] = {}
         self._forms: dict[TensorMeta, dict[Placement, TensorMeta]] = {}
         self._maker: dict[TensorMeta, str] = {}
@@ -80,11 +106,20 @@ class RankGraph:
 
     def give_weight(self, param: TensorMeta) -> None:
         """Add a weight, sharded by the plan; replicated if it is tied and its modules disagree."""
+        if self.whole.plan.is_gathered(param):
+            self.gathered.add(param)
+            self.give(param, first_divisible(param, self.whole.ranks), OUTSIDE, param.key or param.name)
+            return
         wanted = self.whole.plan.of_weight(param)
         places = set(wanted.values())
         self.give(param, places.pop() if len(places) == 1 else REPLICATE, OUTSIDE, param.key or param.name)
         if places and len(wanted) > 1:
             self._tied[param] = wanted
+
+    def give_state(self, param: TensorMeta, owner: TensorMeta) -> None:
+        """Add state of the optimiser, placed like its parameter if it has one number for each of that."""
+        place = self.home[owner] if param.shape == owner.shape else REPLICATE
+        self.give(param, place, OUTSIDE, param.key or param.name)
 
     def _keep(self, tensor: TensorMeta, place: Placement, local: TensorMeta, maker: str) -> None:
         self._placed(tensor, place, local)
@@ -125,11 +160,16 @@ class RankGraph:
         return forms[place]
 
     def seen(self, tensor: TensorMeta, reader: str) -> Placement:
-        """Return the placement of a tensor for a reader, by the styles of the modules it leaves and enters."""
+        """Return the placement of a tensor for a reader, by the styles of the modules it leaves and enters.
+
+        Styles describe forward. Gradients and updates are computed where their operands are.
+        """
         if tensor in self._tied:
-            return self._tied[tensor].get(reader, REPLICATE)
-        place = self._left_as(tensor, reader)
-        if tensor not in self.weights:
+            return self._tied[tensor].get(forward_path(reader), REPLICATE)
+        if tensor in self.gathered:
+            return self.home[tensor] if part_of_path(reader) == OPTIMIZER else REPLICATE
+        place = self._left_as(tensor, forward_path(reader))
+        if tensor not in self.weights and not part_of_path(reader):
             is_index = tensor.dtype.startswith(("int", "uint", "bool"))
             for module, style in self.whole.plan.around(reader):
                 if not _is_in(self._maker[tensor], module):
@@ -144,6 +184,7 @@ class RankGraph:
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
+        self._products = wanted_products(self.reduced)
         for node in self.ir.nodes:
             self.step(node)
 
@@ -151,18 +192,48 @@ class RankGraph:
         """Write one node, with the collectives before and after it."""
         path = joined(self.path, node.origin.module)
         self.writer.origin = node.origin
+        self._begin(part_of_path(path))
         places = self.seen_by(node)
         if is_function_call(node):
-            self._call(node, {name: plain(place) for name, place in places.items()}, path)
+            self._call(node, self._as_operands(node, places), path)
         else:
             self._operator(node, places, path)
         for tensor in node.outputs:
             self._leave(tensor, path)
+            self._reduce(tensor, path)
 
     def seen_by(self, node: OpNode) -> dict[str, Placement]:
         """Return the placements of a node's inputs, as its module receives them."""
         path = joined(self.path, node.origin.module)
         return {name: self.seen(tensor, path) for name, tensor in zip(node.args, node.inputs, strict=True)}
+
+    def _as_operands(self, node: OpNode, places: Mapping[str, Placement]) -> dict[str, Placement]:
+        """Return the placements of the operands of a call; gathered weights are passed in shards."""
+        shards = {
+            name: self.home[tensor]
+            for name, tensor in zip(node.args, node.inputs, strict=True)
+            if tensor in self.gathered
+        }
+        return {name: plain(place) for name, place in places.items()} | shards
+
+    def _begin(self, part: str) -> None:
+        """Forget gathered weights where another part of a training step begins: it gathers them again."""
+        if part != self._part:
+            for tensor in self.gathered:
+                self._forms[tensor] = {self.home[tensor]: self.local(tensor)}
+        self._part = part
+
+    def _reduce(self, tensor: TensorMeta, path: str) -> None:
+        """Redistribute a gradient for all readers at once, so that its terms can be freed."""
+        place = self.reduced.get(tensor)
+        if place is None and part_of_path(path) == BACKWARD:
+            place = place_of_sum(tensor, self.home[tensor], self._place_for)
+        if place is not None:
+            local = self.read(tensor, place)
+            self._forms[tensor], self.home[tensor] = {place: local}, place
+
+    def _place_for(self, tensor: TensorMeta, reader: OpNode) -> Placement | None:
+        return self.seen(tensor, joined(self.path, reader.origin.module)) if tensor in self.home else None
 
     def _operator(self, node: OpNode, places: dict[str, Placement], path: str) -> None:
         self.functions.update((name, self.ir.functions[name].clone()) for name in called_by([node]))
@@ -185,7 +256,11 @@ class RankGraph:
         if writes_in_place(placed.node):
             raise ShardError(f"{placed.where}: {placed.node!r} writes in place; shard a functional graph")
         if all(place == REPLICATE for place in placed.places.values()):
-            return whole
+            dim = self._products.get(placed.node.outputs[0]) if placed.node.outputs else None
+            if dim is None:
+                return whole
+            operand = placed.node.args[dim]  # rows of the first, or columns of the second
+            placed = replace(placed, places={**placed.places, operand: Shard(dim)})
         rule = rule_of(placed.node)
         return (rule(placed) if rule else None) or whole
 
@@ -224,6 +299,8 @@ class RankGraph:
     def _leave(self, tensor: TensorMeta, path: str) -> None:
         """Redistribute an output of a module that others read, by the styles of the modules it leaves."""
         place, rank = self.home[tensor], len(tensor.shape)
+        if part_of_path(path) or (tensor in self.saved and not isinstance(place, Partial)):
+            return
         for module, style in reversed(self.whole.plan.around(path)):
             if any(not _is_in(self._reader(node), module) for node in tensor.consumers):
                 left = style.leaving(place, rank)
@@ -234,7 +311,7 @@ class RankGraph:
 
     def _reader(self, node: OpNode) -> str:
         if node is not self.ir.returns:
-            return joined(self.path, node.origin.module)
+            return forward_path(joined(self.path, node.origin.module))
         return self.path.rpartition(".")[0] if self.path else OUTSIDE
 
     # -- functions ----------------------------------------------------------------------------------------------------
@@ -265,10 +342,16 @@ class RankGraph:
             tuple((module[len(path) :], style) for module, style in self.whole.plan.around(joined(path, name)))
             for name in inner
         )
-        key = (id(ir), tuple(places.items()), weights, styles)
+        gathered = frozenset(
+            name for name, tensor in zip(node.args, node.inputs, strict=True) if tensor in self.gathered
+        )
+        saved = frozenset(at for at, tensor in enumerate(node.outputs) if _is_saved(tensor, self.path))
+        key = (id(ir), tuple(places.items()), weights, styles, gathered, saved, part_of_path(path))
         if key not in self.whole.bodies:
             graph = RankGraph(self.whole, ir, path, is_function=True)
             graph.weights.update(tensor for tensor in ir.graph_inputs if tensor.name in weights)
+            graph.gathered.update(tensor for tensor in ir.graph_inputs if tensor.name in gathered)
+            graph.saved = frozenset(ir.graph_outputs[at] for at in saved)
             for tensor in ir.graph_inputs:
                 graph.give(tensor, places[tensor.name], path.rpartition(".")[0] if path else OUTSIDE, path)
             graph.run()
@@ -298,6 +381,11 @@ class RankGraph:
 def is_function_call(node: OpNode) -> bool:
     """Whether a node is a call of a function of the graph, and not an operator that takes functions."""
     return node.is_call and find_operator(node.op_type) is None
+
+
+def _is_saved(tensor: TensorMeta, path: str) -> bool:
+    """Whether only other parts of a training step read a result of forward."""
+    return bool(tensor.consumers) and all(part_of_path(joined(path, node.origin.module)) for node in tensor.consumers)
 
 
 def _is_in(path: str, module: str) -> bool:

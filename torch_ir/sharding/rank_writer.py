@@ -53,18 +53,34 @@ class Writer:
 
         `shape` is that of the output if it is known; its dtype is that of `self`, or of the first input.
         """
-        name = name or op_type.split(".")[1]
-        made: list[TensorMeta] | None
-        if self._infers or shape is None:
-            made = self.results(op_type, inputs, attrs, hints)
-            if made is None or len(made) != 1:
-                raise ShardError(f"no shape inference for {op_type}")
-        else:
+        if not self._infers and shape is not None:
+            name = name or op_type.split(".")[1]
             made = [TensorMeta(name, shape, inputs.get("self", next(iter(inputs.values()))).dtype)]
-        made[0].name = name = fresh(name, self._taken) if self._infers else name
-        node = OpNode(name, op_type, inputs.values(), made, attrs, args=inputs, origin=self.origin)
-        self.append(node)
+            self.append(OpNode(name, op_type, inputs.values(), made, attrs, args=inputs, origin=self.origin))
+            return made[0]
+        made = self.add_several(op_type, inputs, attrs, name, hints)
+        if len(made) != 1:
+            raise ShardError(f"{op_type} has {len(made)} results")
         return made[0]
+
+    def add_several(
+        self,
+        op_type: str,
+        inputs: Mapping[str, TensorMeta],
+        attrs: Mapping[str, Any],
+        name: str = "",
+        hints: Sequence[Dim] = (),
+    ) -> list[TensorMeta]:
+        """Add a node with any number of outputs."""
+        made = self.results(op_type, inputs, attrs, hints)
+        if not made:
+            raise ShardError(f"no shape inference for {op_type}")
+        name = name or op_type.split(".")[1]
+        name = fresh(name, self._taken) if self._infers else name
+        for number, tensor in enumerate(made):
+            tensor.name = fresh(f"{name}_{number}", self._taken) if len(made) > 1 else name
+        self.append(OpNode(name, op_type, inputs.values(), made, attrs, args=inputs, origin=self.origin))
+        return made
 
     @property
     def nodes(self) -> list[OpNode]:

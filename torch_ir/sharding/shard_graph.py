@@ -11,18 +11,19 @@ decode beside prefill, are sharded in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch_ir.errors import ShardError
-from torch_ir.ir import IR
+from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.name_grammar import is_symbol
+from torch_ir.ir.graph.training_parts import state_owner
 from torch_ir.ir.regroup.functions import further_entries
 from torch_ir.ir.regroup.separate_stacks import without_stacks
 from torch_ir.ops.schema import name_arguments
-from torch_ir.sharding.entry_placements import Ends
+from torch_ir.sharding.entry_placements import Ends, gradients_of
 from torch_ir.sharding.rank_graph import OUTSIDE, RankGraph, Sharding
 from torch_ir.sharding.sharding_plan import Plan
 
@@ -51,8 +52,6 @@ def shard(
 
 def _axis_of(ir: IR, mesh: Mapping[str, int]) -> tuple[str, int]:
     """Return the new axis and its size."""
-    if "training" in ir.extensions:
-        raise ShardError("a training step cannot be sharded yet; shard the graph of its forward entry point")
     if len(mesh) != 1:
         raise ShardError(f"expected one mesh axis, not {len(mesh)}; shard the result along the next axis")
     (axis, ranks), *_ = mesh.items()
@@ -63,15 +62,31 @@ def _axis_of(ir: IR, mesh: Mapping[str, int]) -> tuple[str, int]:
     return axis, ranks
 
 
+def _give_weights(graph: RankGraph, params: Sequence[TensorMeta]) -> None:
+    """Place weights by the plan, and state of an optimiser like its parameters."""
+    by_key = {key: param for param in params if param.param for key in param.param.keys}
+    state = {param: owner for param in params if (owner := by_key.get(state_owner(param.key or "") or ""))}
+    for param in params:
+        if param not in state:
+            graph.give_weight(param)
+    for param, owner in state.items():
+        graph.give_state(param, owner)
+
+
 def _entry(ir: IR, plan: Plan, axis: str, ranks: int, ends: Ends, mesh: Mapping[str, int]) -> IR:
     """Shard one entry point and its further entry points; `mesh` is that of the whole file."""
     graph = RankGraph(Sharding(ir, plan, axis, ranks, len(mesh)), ir, "", is_function=False)
     for tensor, place in zip(ir.graph_inputs, ends.of_inputs(ir), strict=True):
         graph.give(tensor, place, OUTSIDE, f"input {tensor.name!r}")
-    for param in ir.params:
-        graph.give_weight(param)
+    _give_weights(graph, ir.params)
+    by_key = {param.key: param for param in ir.params}
+    gradients = {tensor: graph.home[by_key[key]] for key, tensor in gradients_of(ir).items() if key in by_key}
+    graph.reduced = gradients
     graph.run()
-    made = list(map(graph.read, ir.graph_outputs, ends.of_outputs(ir, graph.given_as)))
+    places = ends.of_outputs(ir, graph.given_as)
+    made = [
+        graph.read(tensor, gradients.get(tensor, place)) for tensor, place in zip(ir.graph_outputs, places, strict=True)
+    ]
     changed = [(graph.local(target), graph.read(value, graph.home[target])) for target, value in ir.mutations]
     number = [] if graph.writer.rank is None else [graph.writer.rank]
     others = {name: _entry(body, plan, axis, ranks, ends, mesh) for name, body in further_entries(ir).items()}

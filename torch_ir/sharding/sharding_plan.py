@@ -64,6 +64,12 @@ class Plan:
             found[module] = style.of_weight(len(param.shape), of_class) if style else REPLICATE
         return found
 
+    def is_gathered(self, param: TensorMeta) -> bool:
+        """Whether a weight is stored in shards and gathered before each use."""
+        keys = param.param.keys if param.param and param.param.in_state_dict else ()
+        styles = [self.of(key) or self.of(key.rpartition(".")[0]) for key in keys]
+        return any(style is not None and style.is_gathered for style in styles)
+
 
 def paths_of(ir: IR) -> list[str]:
     """Return the paths of all modules and weights in a graph and its further entry points."""

@@ -29,6 +29,7 @@ class Style:
     outputs: Placement | None = None
     taken: Placement | None = None
     is_linear: bool = False  # dimensions refer to the weight of nn.Linear
+    is_gathered: bool = False  # weights are stored in shards, and gathered before each use
 
     def of_weight(self, rank: int, module_class: str) -> Placement:
         """Return the placement of a weight with that many dimensions."""
@@ -80,6 +81,7 @@ STYLES: dict[str, Style] = {
     "grouped_gemm": Style(Shard(0), Shard(0)),
     "ep_dispatch_experts": Style(outputs=REPLICATE),
     "ep_router": Style(),
+    "fsdp": Style(is_gathered=True),
 }
 _SHORT = {"sequence": "sequence_parallel", "expert": "grouped_gemm", "experts": "ep_dispatch_experts"}
 
@@ -99,7 +101,7 @@ def style_of(given: Any, where: str) -> Style:
 
 
 def _from_table(given: Mapping[str, Any], where: str) -> Style:
-    known = [field.name for field in fields(Style) if field.name != "is_linear"]
+    known = [field.name for field in fields(Style) if not field.name.startswith("is_")]
     for name, text in given.items():
         if name not in known or not isinstance(text, str):
             raise ShardError(f"plan for {where!r}: {name!r} must be one of {', '.join(known)}, with a placement")

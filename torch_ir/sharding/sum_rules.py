@@ -25,11 +25,24 @@ def reduced(placed: PlacedNode) -> Local | None:
     if isinstance(place, Partial):
         is_linear = kind in ("sum", "avg") and place.reduction == "sum" and is_floating(node)
         return Local({"self": place}, [PARTIAL]) if is_linear else None
+    if isinstance(place, Shard) and place.dim in gone and _is_euclidean(placed):
+        return Local({"self": place}, [REPLICATE], write=_norm_of_shards)
     if isinstance(place, Shard) and place.dim in gone:
         may_wait = kind and len(node.outputs) == 1 and is_floating(node)
         return Local({"self": place}, [Partial(kind)]) if may_wait else None
     kept = node.attrs.get("keepdim") is True
     return moved(placed, [dim - (0 if kept else sum(other < dim for other in gone)) for dim in range(rank)])
+
+
+def _is_euclidean(placed: PlacedNode) -> bool:
+    return placed.node.op_type.startswith("aten.linalg_vector_norm") and placed.node.attrs.get("ord", 2) == 2
+
+
+def _norm_of_shards(writer: Writer, inputs: dict[str, TensorMeta], placed: PlacedNode) -> list[TensorMeta]:
+    """Return the Euclidean norm of a tensor, as gradient clipping computes it, from the norms of its shards."""
+    own = writer.add(placed.node.op_type, inputs, placed.node.attrs)
+    squares = writer.add("aten.mul.Tensor", {"self": own, "other": own}, {})
+    return [writer.add("aten.sqrt.default", {"self": writer.moved(squares, PARTIAL, REPLICATE)}, {})]
 
 
 @shards(

@@ -13,12 +13,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from torch_ir.analysis import cost, liveness
-from torch_ir.capture.naming.gradient_places import BACKWARD
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.origins import call_around, modules_around
+from torch_ir.ir.graph.training_parts import BACKWARD
 from torch_ir.ops.effects import is_pure, is_random
 from torch_ir.training.training_entries import part_of
 

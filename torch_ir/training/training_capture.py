@@ -13,11 +13,13 @@ from torch_ir.capture.extract_model import extract_training_step
 from torch_ir.errors import ExportError, GraphError
 from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
+from torch_ir.ir.graph.training_parts import EXTENSION, OPTIMIZER
 from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.training.optimizer_binding import OptimizerBinding
-from torch_ir.training.training_entries import EXTENSION, entry_points
-from torch_ir.training.training_step import OPTIMIZER, SEED, Loss, Options, training_step
+from torch_ir.training.python_draws import captured_without_draws
+from torch_ir.training.training_entries import entry_points
+from torch_ir.training.training_step import SEED, Loss, Options, training_step
 
 _BLOCKS = ("inline", "function")
 
@@ -58,10 +60,12 @@ def extract_training(
     args = tuple(example_inputs)
     with uncollected():
         step = training_step(model, binding, options, len(args), len(targets))
-        ir = extract_training_step(step, ((*args, *targets), dict(kwargs or {})), strict=strict)
+        call = (*args, *targets), dict(kwargs or {})
+        ir = captured_without_draws(lambda: extract_training_step(step, call, strict=strict))
         ir.model_name = type(model).__name__ if model_name is None else model_name
         rates = {f"{OPTIMIZER}.{name}": rate for name, rate in binding.rates().items()} if binding else {}
-        facts = {"optimizer": [type(each).__name__ for each in optimizers], "start": rates}
+        names = [type(each).__name__ for each in optimizers]
+        facts = {"optimizer": names, "start": rates, "micro_batches": micro_batches}
         return entry_points(ir, facts, in_blocks=blocks == "function")
 
 

@@ -6,18 +6,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch_ir.capture.naming.gradient_places import BACKWARD
+from torch_ir.analysis.dependencies.weight_views import views_where_read
 from torch_ir.errors import ExportError
 from torch_ir.ir import IR, Branch, OpNode, Slot, TensorMeta
 from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ir.graph.origins import modules_around
+from torch_ir.ir.graph.training_parts import BACKWARD, EXTENSION, OPTIMIZER, part_of_path, state_owner
 from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ops.effects import is_pure
-from torch_ir.training.optimizer_binding import RATE
-from torch_ir.training.training_step import OPTIMIZER
 
 FORWARD, STEP = "forward", "step"
-EXTENSION = "training"  # marks graphs with a backward part, and says how their state starts
 _RETURNS = {FORWARD: ("outputs", "loss"), BACKWARD: ("loss", "gradients"), STEP: ("loss", "gradient_norm")}
 _PARTS = {FORWARD: (), BACKWARD: (BACKWARD,), STEP: (BACKWARD, OPTIMIZER)}
 
@@ -28,6 +26,7 @@ def entry_points(recorded: IR, facts: Mapping[str, Any], *, in_blocks: bool) -> 
     `recorded` becomes a part of the result.
     """
     with_owners(recorded)
+    views_where_read(recorded)
     names = [FORWARD, BACKWARD, *([STEP] if facts["optimizer"] else [])]
     graphs = {name: _Entry(recorded, name).graph(is_last=name == names[-1]) for name in names}
     if in_blocks:
@@ -133,8 +132,7 @@ def _taken(tree: Tree, tensors: Any, found: list[TensorMeta]) -> Tree:
 
 def part_of(node: OpNode) -> str:
     """Return the part of the step that a node belongs to; empty for forward and loss."""
-    first = node.origin.module.partition(".")[0]
-    return first if first in (BACKWARD, OPTIMIZER) else ""
+    return part_of_path(node.origin.module)
 
 
 def with_owners(ir: IR) -> None:
@@ -167,6 +165,6 @@ def _owner(param: TensorMeta) -> str | None:
         return None
     key = param.key or ""
     if key.startswith(f"{OPTIMIZER}."):
-        _, name, key = key.split(".", 2)
-        return None if name == RATE and key.isdecimal() else key.rpartition(".")[0]
+        owner = state_owner(key)
+        return None if owner is None else owner.rpartition(".")[0]
     return key.rpartition(".")[0] if param.param.kind == "parameter" else None

@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointFunction
 
 from torch_ir.capture.instrument import intercepted
-from torch_ir.capture.naming.gradient_places import BACKWARD
 from torch_ir.errors import ConversionError, ExportError
+from torch_ir.ir.graph.training_parts import BACKWARD, OPTIMIZER
 from torch_ir.ops.torch_internals import MODULE_TABLES, module_table, pytree
 from torch_ir.training.optimizer_binding import OptimizerBinding, nested
 
-OPTIMIZER = "optimizer"  # prefix of the keys of optimiser state, and of the module paths of updates
 MODULES = MODULE_TABLES[-1]
 SEED = "seed"  # value of `loss`: gradients of the outputs are inputs
 Loss = Callable[..., Tensor]

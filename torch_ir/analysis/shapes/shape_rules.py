@@ -12,6 +12,7 @@ from torch_ir.errors import first_line
 from torch_ir.ir import Device
 from torch_ir.ops.calling import empty, keywords, results
 from torch_ir.ops.dim_range_checks import check_dims
+from torch_ir.ops.grouped_products import grouped_rule
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.quiet_loggers import Silence
 from torch_ir.ops.torch_internals import (
@@ -55,7 +56,8 @@ def _answer(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[st
         arguments = keywords(given, attrs, _on_cpu)
         check_dims(str(operator), arguments)
         with _silence, NeutralState(), enable_python_dispatcher(), mode:
-            made = results(RULES.get(str(operator), operator), arguments)
+            first = next(iter(given.values())).dtype if given else None
+            made = results(grouped_rule(str(operator), first) or RULES.get(str(operator), operator), arguments)
     except ArithmeticError:  # an error in the shape rule, not in the call
         return ""
     except Exception as error:

@@ -14,6 +14,7 @@ from torch_ir.capture.fast.shape_tensors import Form, Ghost, NotCoveredError, fo
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC, Size, live_size
 from torch_ir.capture.naming.export_names import call_name
 from torch_ir.capture.program.functional import functional_twin
+from torch_ir.ops.calling import masked
 from torch_ir.ops.effects import (
     gives_its_input,
     is_forbidden,
@@ -22,6 +23,7 @@ from torch_ir.ops.effects import (
     mutated_arguments,
     updates_statistics,
 )
+from torch_ir.ops.grouped_products import grouped_rule
 from torch_ir.ops.schema import bind
 from torch_ir.ops.torch_internals import (
     DataDependentOutputError,
@@ -245,6 +247,7 @@ class Question:
         """Infer the rule with our own shape rules, else with fake tensors, as torch.export does."""
         func = self.func
         new_value, result, given = source.by_own_rule(self) or self._on_fakes(source)
+        result = masked(result, self.bound.get("output_mask"))
         if any(source.form_of(fake) is not source.current(form) for fake, form in zip(given, self.forms, strict=True)):
             raise NotCoveredError(f"{func} changes the shape of its input")
         rule = replace(_described(func, self.twin, self.bound, result, given, source.form_of), new_value=new_value)
@@ -257,7 +260,8 @@ class Question:
         with enable_python_dispatcher(), source.mode:
             given, words = self.filled(fakes, source)
             try:
-                result = self.func(*given, **words)
+                rule = grouped_rule(str(self.func), self.forms[0].dtype if self.forms else None)
+                result = (rule or self.func)(*given, **words)
                 source.note(result)
                 new_value = source.form_of(self.twin(*given, **words)) if self.twin is not self.func else None
             except _needs_data() as error:

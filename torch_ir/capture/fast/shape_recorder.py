@@ -34,6 +34,8 @@ _known_rules = Inference.known
 _INDEX = torch.Tensor.__getitem__
 _MOST_KNOWN = 1 << 20  # elements of a literal in a training step, such as positions, on whose values Python branches
 _FACTORIES = frozenset(getattr(torch.ops.aten, name) for name in ("arange", "full", "ones", "zeros"))
+_UNIFORM = frozenset((torch.ops.aten.rand.default, torch.ops.aten.rand.generator))
+_LESS = torch.ops.aten.lt.Scalar
 _LIFT = torch.ops.aten.lift_fresh.default
 _LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
 
@@ -123,6 +125,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         rule = _known_rules.get(key) or self._inference.rule(key, func, args, kwargs)
         if rule.is_question:
             return rule.answer
+        if self.with_gradients and func in _UNIFORM:
+            self.literals.uniform.add(len(self.tape.forms))
         if known is None:  # the result is not a local: this frame may outlive the call, and torch copies shared results
             return self._write(rule, tensors)
         result = self._write(rule, tensors)
@@ -237,6 +241,10 @@ class Literals(dict[int, torch.Tensor]):
     def __init__(self, most: int) -> None:
         super().__init__()
         self._most = most
+        self.uniform: set[int] = set()  # draws from [0, 1)
+
+    def __bool__(self) -> bool:
+        return len(self) > 0 or bool(self.uniform)
 
     @property
     def has_factories(self) -> bool:
@@ -244,6 +252,8 @@ class Literals(dict[int, torch.Tensor]):
 
     def result(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Ghost]) -> Any:
         """Return the result of a call whose tensors are all literals; None for any other call."""
+        if func is _LESS and tensors[0].value in self.uniform and args[1] <= 0:
+            return torch.zeros(tensors[0].shape, dtype=torch.bool)  # such as the chance to drop a layer
         for tensor in tensors:
             if tensor.value not in self:
                 return None

@@ -7,9 +7,8 @@ recorders note the place of each number, and a backward call gets the path `back
 from __future__ import annotations
 
 from torch_ir.capture.naming.running_modules import Scope
+from torch_ir.ir.graph.training_parts import BACKWARD
 from torch_ir.ops.torch_internals import next_autograd_number, running_autograd_number
-
-BACKWARD = "backward"  # path of the module that computes gradients
 
 
 class GradientPlaces:

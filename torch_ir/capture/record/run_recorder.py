@@ -28,6 +28,7 @@ from torch_ir.capture.state.tensor_memory import SET_DATA, refusal
 from torch_ir.errors import ConversionError
 from torch_ir.ops.effects import is_forbidden, may_draw, mutated_arguments, written_arguments
 from torch_ir.ops.functional_calls import FUNCTIONAL_CALLS
+from torch_ir.ops.grouped_products import grouped_rule
 from torch_ir.ops.guards import OFFSET, decision, fixed_shape
 from torch_ir.ops.schema import bind
 from torch_ir.ops.torch_internals import (
@@ -202,8 +203,10 @@ class Recorder:
 
     def _result(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run the operator; on fake tensors, an operator without a fake kernel runs on zeros."""
+        first = args[0] if args else None
+        rule = grouped_rule(str(func), first.dtype) if isinstance(first, FakeTensor) else None
         try:
-            return func(*args, **kwargs)
+            return (rule or func)(*args, **kwargs)
         except Exception:
             has_values = not any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves((args, kwargs)))
             if has_values or func.namespace == "aten":
@@ -272,6 +275,8 @@ class Recorder:
         node = self.tape.node_of(question)
         if node in self._answers:
             return self._answers[node]
+        if self._gradients is not None and _is_never(node):
+            return False
         has_value = not isinstance(question, FakeTensor)
         outcome: Any
         if question.dtype == torch.bool:
@@ -306,6 +311,14 @@ class Recorder:
     def _place(self) -> str:
         """Return the user's innermost line, which may be in a function that forward calls."""
         return user_line(users_frame(sys._getframe(1), Recorder.run.__code__))
+
+
+def _is_never(question: Any) -> bool:
+    """Whether a question is if a number drawn from [0, 1) is less than 0, such as the chance to drop a layer."""
+    if getattr(question, "target", None) is not _aten.lt.Scalar:
+        return False
+    drawn, limit = question.args
+    return drawn.target in (_aten.rand.default, _aten.rand.generator) and limit <= 0
 
 
 def _memory_of(tensor: torch.Tensor) -> Any:

@@ -477,6 +477,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using split' -l depth -x -d 'nesting de
 complete -c torch-ir -n '_shtab_torch_ir_using split' -l anywhere -d 'cut between any two nodes'
 complete -c torch-ir -n '_shtab_torch_ir_using split' -l device -x -d 'the device for time estimates: peak=312TFLOPs,bw=2.0TB/s'
 complete -c torch-ir -n '_shtab_torch_ir_using split' -s d -l dim -x -d 'a value for a symbolic size; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using split' -l micro-batches -x -d 'of a training step, for its memory (default: one for each stage)'
 complete -c torch-ir -n '_shtab_torch_ir_using split' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'where to write the pipeline (default: report only)'
 complete -c torch-ir -n '_shtab_torch_ir_using split' -l parts -xka "(__fish_complete_directories)" -d 'also write each stage as a separate graph'
 complete -c torch-ir -n '_shtab_torch_ir_using split' -l json -d 'print JSON'

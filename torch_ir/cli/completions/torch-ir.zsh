@@ -542,6 +542,7 @@ _shtab_torch_ir_split_options=(
   "--anywhere[cut between any two nodes]"
   "--device[the device for time estimates\: peak\=312TFLOPs,bw\=2.0TB\/s]:FIGURES:"
   "*"{-d,--dim}"[a value for a symbolic size\; repeatable]:NAME=SIZE:"
+  "--micro-batches[of a training step, for its memory (default\: one for each stage)]:N:"
   {-o,--output}"[where to write the pipeline (default\: report only)]:FILE:_files"
   "--parts[also write each stage as a separate graph]:FOLDER:_files -/"
   "--json[print JSON]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.arguments.size_specs import parse_sizes
@@ -19,6 +19,7 @@ _EXAMPLES = """
 llama.json --stages 4 -o pipeline.json
 llama.json --memory 80GB -o pipeline.json --parts stages/
 rank.json --plan plan.json -o pipeline.json
+step.json --stages 10 --micro-batches 20
 llama.json --at model.layers.8 --at model.layers.16 -o pipeline.json
 llama.json --stages 8 --device peak=990TFLOPs,bw=3.35TB/s --dim batch=8 --json
 """
@@ -45,6 +46,12 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument(
         "-d", "--dim", action="append", default=[], metavar="NAME=SIZE", help="a value for a symbolic size; repeatable"
     )
+    parser.add_argument(
+        "--micro-batches",
+        type=int,
+        metavar="N",
+        help="of a training step, for its memory (default: one for each stage)",
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="where to write the pipeline (default: report only)")
     parser.add_argument("--parts", metavar="FOLDER", help="also write each stage as a separate graph")
     add_json(parser)
@@ -52,8 +59,11 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from torch_ir.analysis import Roofline
+    from torch_ir.ir.graph.training_parts import EXTENSION
     from torch_ir.pipeline import pipeline_report, split
+    from torch_ir.pipeline.pipeline_parts import is_training_pipeline, stages_of
     from torch_ir.pipeline.stage_report import TYPICAL
+    from torch_ir.pipeline.training_memory import training_report
 
     memory = None if arguments.memory is None else parse_bytes(arguments.memory)
     sizes = parse_sizes(arguments.dim)
@@ -63,8 +73,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.parts:
         Path(arguments.parts).mkdir(parents=True, exist_ok=True)  # fail before the work if it cannot be written
     at = arguments.at if arguments.plan is None else _stages(arguments)
+    ir = load_checked(arguments.file)
+    if arguments.micro_batches is not None and EXTENSION not in ir.extensions:
+        raise CommandError("--micro-batches is for training steps, which torch-ir train-step makes")
     pipeline = split(
-        load_checked(arguments.file),
+        ir,
         arguments.stages,
         memory=memory,
         at=at,
@@ -77,7 +90,11 @@ def run(arguments: argparse.Namespace) -> int:
         save_graph(pipeline, arguments.output)
     if arguments.parts:
         _save_parts(pipeline, Path(arguments.parts))
-    report = pipeline_report(pipeline, device=device, sizes=sizes)
+    report: Any
+    if is_training_pipeline(pipeline):
+        report = training_report(pipeline, arguments.micro_batches or stages_of(pipeline), device=device)
+    else:
+        report = pipeline_report(pipeline, device=device, sizes=sizes)
     show(arguments, report.to_dict, lambda: report.text(terminal_width()))
     return 0
 

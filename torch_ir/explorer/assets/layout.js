@@ -91,11 +91,13 @@ function arranged(item, level, inner) {
   inner.forEach((shape, at) => graph.setNode(`i${at}`, { width: shape.w, height: shape.h }));
   level.ins.forEach((port, at) => graph.setNode(`in${at}`, { width: portWidth(item, port), height: BOX.port }));
   level.outs.forEach((port, at) => graph.setNode(`out${at}`, { width: portWidth(item, port), height: BOX.port }));
-  for (const { from, to } of level.links) graph.setEdge(from, to, { weight: 1 });
+  const beside = boxesBeside(item, level);
+  for (const link of level.links) if (!isAcross(beside, link)) graph.setEdge(link.from, link.to, { weight: 1 });
   const isEntry = item.kind === "graph" && !item.graph.callers.length;
   if (!isEntry) drawToFoot(graph, level.outs);
   dagre.layout(graph);
   graph.removeNode("foot");
+  movedBeside(graph, beside);
   return placed(graph, level, inner, exitsOf(level, inner));
 }
 
@@ -154,14 +156,19 @@ function cornered(node) {
 function routed(graph, level, boxes, inner, shift, exits) {
   const bands = bandsOf(graph, shift);
   const bends = level.links.map(({ from, to }) => {
-    const points = graph.edge(from, to).points.slice(1, -1);
+    const points = graph.edge(from, to)?.points.slice(1, -1) ?? [];
     return points.length < 2 ? [] : points.flatMap((point) => straight(bands, point.x + shift.x, point.y + shift.y));
   });
   const starts = ends(level.links, "from", boxes, (at) => bends[at][0] ?? middleOf(boxes.get(level.links[at].to)));
   const stops = ends(level.links, "to", boxes, (at) => bends[at].at(-1) ?? middleOf(boxes.get(level.links[at].from)));
   const head = (name) => (/^i\d/.test(name) ? inner[+name.slice(1)].top - (inner[+name.slice(1)].lead ?? 0) : 0);
+  const across = new Map();
   return level.links.map(({ from, to }, at) => {
     const [source, target] = [boxes.get(from), boxes.get(to)];
+    if (!graph.hasEdge(from, to)) {
+      across.set(to, (across.get(to) ?? -1) + 1);
+      return pathAcross(source, target, across.get(to));
+    }
     const start = { x: exits[at] === undefined ? starts[at] : source.x + exits[at], y: source.y + source.h };
     const stop = { x: stops[at], y: target.y + head(to) };
     const below = { x: start.x, y: bands.get(graph.node(from).rank).bottom };

@@ -99,6 +99,13 @@ def local_shape(tensor: TensorMeta, place: Placement, ranks: int, where: str) ->
     return (*tensor.shape[: place.dim], size // ranks, *tensor.shape[place.dim + 1 :])
 
 
+def first_divisible(tensor: TensorMeta, ranks: int) -> Placement:
+    """Return the sharding along the first dimension that can be divided among the ranks; replicated if none can."""
+    dims = (dim for dim, size in enumerate(tensor.shape) if isinstance(size, int) and size % ranks == 0)
+    first = next(dims, None)
+    return REPLICATE if first is None else Shard(first)
+
+
 def indivisible(where: str, tensor: TensorMeta, dim: int, ranks: int, parts: int = 1) -> ShardError:
     """Return the error for a size that cannot be split into equal pieces."""
     size = tensor.shape[dim]
