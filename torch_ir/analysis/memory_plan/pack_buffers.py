@@ -1,8 +1,8 @@
 """Pack buffers into one arena: first fit in several orders, then searches for a smaller arena.
 
-The searches differ in the order in which buffers are tried (long, large, contended or early ones first), in how many are
-compared as the next one, and in the capacity that they aim at. If these are not enough, the orders are changed at random,
-with those buffers earlier for which there was no room.
+The searches differ in the order in which buffers are tried (long, large, contended or early ones first), in how many
+are compared as the next one, and in the capacity that they aim at. If these are not enough, the orders are changed at
+random, with those buffers earlier for which there was no room.
 """
 
 from __future__ import annotations
