@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch_ir.analysis.memory_plan.buffers import Buffer
 from torch_ir.analysis.memory_plan.first_fit import in_time_order
 from torch_ir.analysis.memory_plan.pack_buffers import pack
-from torch_ir.errors import GraphError
 
 PUBLISHED = Path(__file__).with_name("minimalloc")
 CAPACITY = 1 << 20
@@ -76,13 +75,9 @@ def test_buffers_in_time_order_do_not_overlap(found: list[Buffer]) -> None:
     assert arena(found, in_time_order(found)) >= peak(found)
 
 
-def test_too_many_live_tensors_are_refused_at_once() -> None:
-    """Their number is counted before any work that grows with its square."""
-    count = 20_000
-    with pytest.raises(GraphError, match="20,000 tensors, with 199,990,000 pairs"):
-        pack([Buffer(0, 1, 1)] * count)
-    many = [Buffer(at, 4000 - at, 1) for at in range(2000)] + [Buffer(0, 4000, 1)] * 100
-    assert top(many[-300:], pack(many)[-300:]) <= 2100
+def test_many_live_tensors_take_no_square_of_time() -> None:
+    """All 50,000 live at the same time: 1.25 billion pairs."""
+    assert pack([Buffer(0, 1, 1)] * 50_000) == list(range(50_000))
 
 
 def test_the_example_of_minimalloc() -> None:

@@ -23,6 +23,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "check": ("check", "FILE"),
     "info": ("info", "FILE"),
     "cost": ("cost", "FILE"),
+    "memory": ("memory", "FILE", "-o", "OUT/planned.json", "--picture", "OUT/plan.svg"),
     "draw": ("draw", "FILE", "-o", "OUT/graph.dot", "--max-nodes", "0"),
     "draw folded": ("draw", "FILE", "-o", "OUT/folded.mmd", "--fold", "--depth", "2"),
     "optimize clean": ("optimize", "FILE", "-o", "OUT/clean.json", "--level", "clean"),
@@ -50,6 +51,8 @@ VERBS: dict[str, tuple[str, ...]] = {
     "convert protobuf": ("convert", "FILE", "-o", "OUT/graph.pb"),
     "convert python": ("convert", "FILE", "-o", "OUT/graph.py"),
     "convert mlir": ("convert", "FILE", "-o", "OUT/graph.mlir"),
+    "convert chakra": ("convert", "FILE", "--to", "chakra", "-o", "OUT/traces"),
+    "convert zigzag": ("convert", "FILE", "--to", "zigzag", "-o", "OUT/workload.yaml"),
 }
 _SUFFIXES = {"TEXT": ".ir", "GZIP": ".json.gz", "PROTOBUF": ".pb", "WEIGHTS": ".safetensors"}
 _TARGET = "from torch_ir import Target\n\nnone = Target('none')\n"

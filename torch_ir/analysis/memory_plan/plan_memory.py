@@ -50,9 +50,7 @@ def memory_plan_of(ir: IR) -> MemoryPlan | None:
     own = {(life.name, life.is_scratch): (life.bytes, life.first, life.last) for life in lives}
     planned = {(place.name, place.is_scratch): (place.bytes, place.first, place.last) for place in plan.places}
     if own != planned or (plan.steps, plan.peak) != (len(memory.steps), memory.peak):
-        name = next(
-            (name for name, _ in own.keys() | planned.keys() if own.get((name, _)) != planned.get((name, _))), ""
-        )
+        name = next((key[0] for key in [*own, *planned] if own.get(key) != planned.get(key)), "")
         where = f" at {name!r:.80}" if name else ""
         raise GraphError(
             f"the memory plan is for another graph: it differs{where}; the graph was changed, plan it again"
