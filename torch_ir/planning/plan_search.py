@@ -20,6 +20,7 @@ from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.regroup.functions import further_entries
 from torch_ir.ir.regroup.separate_stacks import without_stacks
+from torch_ir.ops.effects import is_random, writes_in_place
 from torch_ir.ops.schema import name_arguments
 from torch_ir.pipeline import is_pipeline
 from torch_ir.planning.candidates import Candidate, Divided, by_stages, candidate_of, measured
@@ -83,6 +84,9 @@ def _prepared(ir: IR) -> IR:
     copy = without_stacks(ir).clone()
     for node in copy.all_nodes():
         name_arguments(node)
+        if is_random(node) or writes_in_place(node):
+            problem = "draws random numbers" if is_random(node) else "writes in place"
+            raise PlanError(f"the graph cannot be divided: {node!r} {problem}")
     return copy.fold_blocks()
 
 
@@ -144,6 +148,8 @@ class _Search:
                 smallest = replace(divided, front=divided.front[-1:])
                 counts = _divisors(self.cluster.devices // (data * ranks))
                 found += by_stages(smallest, counts, roomy, "throughput")
+        if not found:
+            raise PlanError("the graph cannot be divided, and does not run on one device either")
         least = min(found, key=lambda each: each.memory)
         plan, _ = measured(least, roomy, self.sizes)
         assert plan.estimate is not None
