@@ -20,6 +20,7 @@ from torch_ir import (
     extract_ir,
     find_plan,
     liveness,
+    optimize,
     pipeline_report,
     shard,
     transformers_plan,
@@ -184,6 +185,18 @@ def test_experts_are_divided_with_all_tokens_on_few_devices() -> None:
         assert best.seconds <= seconds(shard(ir, rows, {"tp": 2}), given) * 1.001
     sharded = shard(ir, best.rows, {"tp": 2}, inputs=best.inputs, outputs=best.outputs)
     is_valid, report = verify_sharded(sharded, model, model.state_dict(), (IDS,))
+    assert is_valid, str(report)
+
+
+def test_an_optimised_graph_is_planned() -> None:
+    """Fused operators, also with collectives inside: the plan is measured, and computes the same."""
+    torch.manual_seed(0)
+    model = Tower(tied=True)
+    ir, _ = optimize(extract_ir(model, (IDS,), strict=False), "full")
+    link = Link(1e9, 1e-6)
+    found = find_plan(ir, Cluster(4, 1e9, Roofline(1e12, 1e8), link, link))
+    plan = next(plan for plan in (found.best, *found.others) if any(axis.rows for axis in plan.axes))
+    is_valid, report = verify_sharded(plan.shard(ir), model, model.state_dict(), (IDS,))
     assert is_valid, str(report)
 
 

@@ -142,7 +142,8 @@ class Scopes:
         for start, end in zip(ends, [*ends[1:], len(nodes)], strict=True):
             read = tuple(dict.fromkeys(each for at in range(start, end) for each in inputs[at]))
             made = [each for node in nodes[start:end] if node is not self.ir.returns for each in node.outputs]
-            read = tuple(each for each in read if each not in made)
+            inside = set(made)
+            read = tuple(each for each in read if each not in inside)
             entering = tuple(each for each in read if each.producer is None and first[each] >= start)
             alive = [each for each in dict.fromkeys((*alive, *entering, *made)) if last.get(each, -1) >= end]
             open_ = [number for number in (*open_, *begun.get(start, ())) if spans[number][1] >= end]

@@ -78,8 +78,7 @@ def _lines(plan: ParallelPlan, cluster: Cluster) -> Iterator[str]:
         yield f"{len(plan.stages) + 1} stages; later ones begin with {', '.join(plan.stages)}"
     if plan.devices < cluster.devices:
         left = plural(cluster.devices - plan.devices, "more device")
-        copies = plural(cluster.devices // plan.devices, "copy").replace("copys", "copies")
-        yield f"{left} would not make a run faster; all of them run {copies} of this plan side by side"
+        yield f"{left} would not make a run faster; {cluster.devices // plan.devices} such groups run side by side"
 
 
 def _table(row: Any) -> str:

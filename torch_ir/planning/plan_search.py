@@ -15,11 +15,12 @@ from itertools import count
 from torch_ir.analysis import cost
 from torch_ir.analysis.cost_model.node_costs import check_sizes
 from torch_ir.analysis.cost_model.times import Clock
-from torch_ir.errors import PlanError, did_you_mean
+from torch_ir.errors import PlanError, ShardError, did_you_mean
 from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.regroup.functions import further_entries
 from torch_ir.ir.regroup.separate_stacks import without_stacks
+from torch_ir.ops.effects import is_random, writes_in_place
 from torch_ir.ops.schema import name_arguments
 from torch_ir.pipeline import is_pipeline
 from torch_ir.planning.candidates import Candidate, Divided, by_stages, candidate_of, measured
@@ -83,6 +84,9 @@ def _prepared(ir: IR) -> IR:
     copy = without_stacks(ir).clone()
     for node in copy.all_nodes():
         name_arguments(node)
+        if is_random(node) or writes_in_place(node):
+            problem = "draws random numbers" if is_random(node) else "writes in place"
+            raise PlanError(f"the graph cannot be divided: {node!r} {problem}")
     return copy.fold_blocks()
 
 
@@ -144,13 +148,15 @@ class _Search:
                 smallest = replace(divided, front=divided.front[-1:])
                 counts = _divisors(self.cluster.devices // (data * ranks))
                 found += by_stages(smallest, counts, roomy, "throughput")
+        if not found:
+            raise PlanError("the graph cannot be divided, and does not run on one device either")
         least = min(found, key=lambda each: each.memory)
         plan, _ = measured(least, roomy, self.sizes)
         assert plan.estimate is not None
         return plan.estimate.memory
 
     def _accepted(self, candidates: Iterable[Candidate]) -> list[ParallelPlan]:
-        """Return plans whose measured memory fits; a candidate that is too large is replaced by a smaller one."""
+        """Return plans whose measured memory fits; a candidate that is too large is replaced by the next best one."""
         order = count()
         waiting = [(each.value, each.devices, next(order), each) for each in candidates]
         heapq.heapify(waiting)
@@ -159,14 +165,21 @@ class _Search:
             if not waiting or len(found) == _SHOWN:
                 break
             candidate = heapq.heappop(waiting)[-1]
-            plan, more = measured(candidate, self.cluster, self.sizes)
-            assert plan.estimate is not None
-            if plan.estimate.memory <= self.cluster.memory:
+            more = 0.0
+            try:
+                plan, more = measured(candidate, self.cluster, self.sizes)
+            except ShardError:  # torch's shape rules, which the search does not ask, refuse it
+                plan = None
+            if plan and plan.estimate and plan.estimate.memory <= self.cluster.memory:
                 found.append(plan)
                 continue
-            smaller = candidate_of(candidate.divided, candidate.count, self.cluster, self.objective, more)
-            if smaller is not None and smaller.layout is not candidate.layout:
-                heapq.heappush(waiting, (smaller.value, smaller.devices, next(order), smaller))
+            front = [each for each in candidate.divided.front if plan or each is not candidate.layout]
+            rest = replace(
+                candidate.divided, front=front
+            )  # with less room, the same layout is cut elsewhere, or left out
+            other = candidate_of(rest, candidate.count, self.cluster, self.objective, more)
+            if other is not None:
+                heapq.heappush(waiting, (other.value, other.devices, next(order), other))
         return found
 
 

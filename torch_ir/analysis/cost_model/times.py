@@ -39,20 +39,25 @@ class Clock:
 
     def node(self, row: NodeCost, functions: Mapping[str, Cost]) -> Times:
         """Return the time of a node: of a `cond`, the slower branch; of a loop, every known iteration."""
-        bodies = [] if is_fused(row.node) else [functions[name] for name in bodies_of(row.node) if name in functions]
-        if not bodies:
-            seconds = self.device.seconds(row)
-            if self._network is not None and row.communication:
-                return Times(
-                    sending=max(seconds, self._network.seconds(row.node, weight_of(row.communication), self._mesh))
-                )
-            return Times(seconds, 0.0) if self.device.is_compute_bound(row) else Times(0.0, seconds)
+        bodies = [functions[name] for name in bodies_of(row.node) if name in functions]
+        if is_fused(row.node) or not bodies:
+            return self._operator(row, bodies)
         times = list(map(self._body, bodies))
         if row.node.op_type == COND:
             return max(times, key=lambda each: each.seconds)
         count = weight_of(rounds(row.node))
         whole = _added(times)
         return Times(*(count * each for each in whole))
+
+    def _operator(self, row: NodeCost, bodies: list[Cost]) -> Times:
+        """Return the time of an operator; the collectives inside a fused one take as long as outside."""
+        seconds = self.device.seconds(row)
+        sending = sum(self._body(each).sending for each in bodies)
+        if self._network is not None and row.communication and not bodies:
+            sent = self._network.seconds(row.node, weight_of(row.communication), self._mesh)
+            return Times(sending=max(seconds, sent))
+        is_computing = self.device.is_compute_bound(row)
+        return Times(seconds if is_computing else 0.0, 0.0 if is_computing else seconds, sending)
 
     def _body(self, costs: Cost) -> Times:
         if id(costs) not in self._bodies:
