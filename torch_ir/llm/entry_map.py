@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.ir import IR, Branch, Slot, TensorMeta
 from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ir.regroup.functions import further_entries
+from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.llm.cache_layout import DECODE, cache_outputs, keyword_inputs
-from torch_ir.ops.effects import is_pure
 
 MODALITIES = ("image", "video", "audio")
 PREFILL = "prefill"  # the graph itself
@@ -80,15 +81,25 @@ def keep_inputs(ir: IR, kept: list[TensorMeta]) -> None:
     positional, keywords = ir.input_tree.items
     ir.input_tree = Branch("tuple", (positional, _kept(keywords, slots)))
     ir.graph_inputs[:] = kept
+    sizes = {dim: (tensor, at) for tensor in reversed(kept) for at, dim in enumerate(tensor.shape)}
+    for name, symbol in list(ir.symbols.items()):
+        if symbol.tensor is None or symbol.tensor in kept or symbol.tensor.producer is not None:
+            continue
+        if name in sizes:
+            tensor, at = sizes[name]
+            ir.symbols[name] = replace(symbol, tensor=tensor, dim=at)
+        else:
+            del ir.symbols[name]
+    ir.constraints[:] = [text for text in ir.constraints if names_in(text) <= ir.symbols.keys()]
 
 
 def keep_outputs(ir: IR, kept: dict[str, TensorMeta]) -> None:
     """Return only these outputs, as a dict, and remove what only others need."""
     ir.graph_outputs = list(kept.values())
     ir.output_tree = Branch("dict", tuple(map(Slot, range(len(kept)))), tuple(kept))
-    nodes = []
+    nodes, know = [], Knowledge.of(ir)
     for node in reversed(ir.nodes):
-        if is_pure(node) and not any(tensor.consumers for tensor in node.outputs):
+        if know.is_idle(node):
             node.inputs = ()
         else:
             nodes.append(node)

@@ -26,6 +26,7 @@ _SAMPLES = {"batch": 2, "seq": 8, "past": 6, "past + 1": 7, "source": 9}
 # Configuration fields with the width of the convolution before recurrent layers.
 _SPANS = ("conv_kernel", "conv_kernel_size", "conv1d_width", "conv_L_cache", "linear_conv_kernel_dim", "mamba_d_conv")
 _RECOMPUTING = ("phi3", "phimoe", "phi4_multimodal")  # types that recompute the cache when longrope switches
+_SAMPLE = 5  # of a size that is not listed: of features whose number depends on the data
 _FAR = 1 << 20  # the longest sequence of a model without a limit
 
 
@@ -137,7 +138,7 @@ class DecoderOnly:
         """Return a tensor whose sizes are numbers, or dynamic by name."""
         varying = {dim: self._size(name) for dim, (name, size) in enumerate(sizes) if size is None}
         shape = [
-            min(_SAMPLES[name], varying[dim].max) if size is None else int(size)
+            min(_SAMPLES.get(name, _SAMPLE), varying[dim].max) if size is None else int(size)
             for dim, (name, size) in enumerate(sizes)
         ]
         return Example(torch.empty(shape, dtype=dtype, device="meta"), varying)
@@ -153,7 +154,7 @@ class DecoderOnly:
             "seq": (self._shortest(), (self.caches.length or longest) - 1),
             "past": (1, longest - 1),
             "source": (2, longest),
-        }[name]
+        }.get(name, (1, _FAR))
         if low >= high:
             problem = f"{type(self.model).__name__} has an empty range for {name!r}: {low} to {high}"
             raise ExportError(f"{problem}; give the model more positions (max_position_embeddings, cache_length)")

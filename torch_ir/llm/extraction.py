@@ -18,6 +18,7 @@ from torch_ir.llm.cache_layout import DECODE, cache_outputs
 from torch_ir.llm.checkpoint_layout import PLACES, to_checkpoint_layout
 from torch_ir.llm.entry_map import ENCODE, join_encoders
 from torch_ir.llm.quantized import quantization_of
+from torch_ir.ops.effects import is_opaque
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.weight_files import WeightSource
 
@@ -116,8 +117,23 @@ def _encoders(calls: Multimodal, name: str, blocks: str) -> dict[str, IR]:
     read = calls.reads()
     for at, modality in enumerate(read):
         _log.info("graph %d of %d, %s encoder", at + 1, len(read) + 2, modality, extra={"graph": True})
-        calls.encoded[modality] = _extract(calls.encoder(modality), f"{name}.{ENCODE}{modality}", blocks)
+        calls.encoded[modality] = _encoder(calls, modality, f"{name}.{ENCODE}{modality}", blocks)
     return calls.encoded
+
+
+def _encoder(calls: Multimodal, modality: str, name: str, blocks: str) -> IR:
+    """Capture one encoder for the given sizes of images; if that fails, for all sizes."""
+    call = calls.encoder(modality)
+    try:
+        return _extract(call, name, blocks)
+    except ExportError:
+        if not call.fixed:
+            raise
+        try:
+            return _extract(calls.encoder(modality, is_fixed=False), name, blocks)
+        except ExportError:
+            pass
+        raise
 
 
 def _count_positions(calls: Any) -> str:
@@ -195,6 +211,9 @@ def _extract(call: Any, name: str, blocks: str, loosely: bool = False) -> IR:
         fixed=call.fixed,
         blocks="inline" if loosely else blocks,
     )
+    opaque = next((node for node in ir.all_nodes() if is_opaque(node)), None)
+    if opaque is not None:
+        raise ExportError(f"{name}: data leaves torch at {opaque['place']}, so that no graph can generate")
     if not loosely:
         return ir
     keep_promises(ir, call.model, ((), call.inputs), call.dynamic_shapes)

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import GenerationMixin
 
 from torch_ir.errors import ExportError
-from torch_ir.ir import IR
+from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.graph.io_tree import Record, Slot, leaves, rebuild
 from torch_ir.llm.entry_map import MODALITIES
 from torch_ir.llm.entry_points import Call, DecoderOnly, Example
@@ -63,15 +63,15 @@ class Multimodal(DecoderOnly):
                 found[modality] = known
         return found
 
-    def encoder(self, modality: str) -> Call:
-        """Return the call of one encoder with its projector."""
+    def encoder(self, modality: str, *, is_fixed: bool = True) -> Call:
+        """Return the call of one encoder with its projector; not `is_fixed`, no values are part of the capture."""
         names = self.reads()[modality]
         function = getattr(self._owner(modality), _getter(modality))
 
         def encode(forward: Callable[..., Any], **inputs: Any) -> Any:
             return function(**inputs, return_dict=True)
 
-        return self._with_fixed(encode, {}, names)
+        return self._with_fixed(encode, {}, names, is_fixed)
 
     def prefill(self) -> Call:
         examples: dict[str, Any] = {"input_ids": self._ids("seq", self.prompt)}
@@ -88,8 +88,7 @@ class Multimodal(DecoderOnly):
         for modality, graph in self.encoded.items():
             tensors = zip(feature_names(graph), graph.graph_outputs, strict=True)
             examples[modality] = {
-                name: self._example(TORCH_DTYPES[tensor.dtype], *(("", size) for size in tensor.shape))
-                for name, tensor in tensors
+                name: self._example(TORCH_DTYPES[tensor.dtype], *_sizes(modality, tensor)) for name, tensor in tensors
             }
         return self._with_fixed(self._prefill, examples, rest)
 
@@ -175,9 +174,11 @@ class Multimodal(DecoderOnly):
         tensors = {name: self.example[name] for name in names if not self._is_per_token(name)}
         return {name: each for name, each in tensors.items() if not (each.is_floating_point() or each.is_meta)}
 
-    def _with_fixed(self, function: Callable[..., Any], examples: Mapping[str, Any], names: list[str]) -> Call:
+    def _with_fixed(
+        self, function: Callable[..., Any], examples: Mapping[str, Any], names: list[str], is_fixed: bool = True
+    ) -> Call:
         """Return a call with further inputs of the example, some of them fixed."""
-        fixed = self._fixed(names)
+        fixed = self._fixed(names) if is_fixed else {}
         given = {name: Example(self.example[name].to("meta"), {}) for name in names}
         call = self._call(function, {**examples, **given})
         varying = {} if fixed else call.dynamic_shapes
@@ -208,6 +209,15 @@ def prompt_positions(model: Any, inputs: Mapping[str, Any]) -> Tensor:
     given.setdefault("attention_mask", torch.ones_like(ids))
     found: Tensor = getattr(bare, _POSITIONS)(ids, given)
     return found
+
+
+def _sizes(modality: str, tensor: TensorMeta) -> Iterator[tuple[str, int | None]]:
+    """Yield the sizes of features; those that depend on the data get a name in prefill."""
+    for size in tensor.shape:
+        if isinstance(size, int):
+            yield "", size
+        else:
+            yield f"{modality}_{''.join(each if each.isalnum() else '_' for each in size)}", None
 
 
 def _getter(modality: str) -> str:
