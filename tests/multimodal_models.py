@@ -54,13 +54,23 @@ WHOLE: dict[str, Any] = {
     "vision_feature_layers": [-1, -2],
     "audio_intermediate_size": 128,
     "num_query_tokens": 4,
+    "use_cache": True,
     "qformer_num_query_tokens": 4,
 }
-GLM = {"vision_config.intermediate_size": 48}
+_OMNI = {"vision_start_token_id": 93, "vision_end_token_id": 94, "audio_start_token_id": 95, "audio_end_token_id": 96}
+_PIXTRAL = {"vision_config.head_dim": 8}
+_SPEECH = {"downsample_rate": 2, "window_size": 4, "projector_config.encoder_hidden_size": 32}
 # What the tiny configuration of a model needs besides the shared sizes: fields, nested ones with dots.
 SETTINGS: dict[str, dict[str, Any]] = {
     "aria": {"projector_patch_to_query_dict": {16: 4}},
     "step3p7": {"text_config.sliding_window": 4},
+    "qwen2_5_omni_thinker": _OMNI,
+    "qwen3_omni_moe_thinker": _OMNI,
+    "mistral3": _PIXTRAL,
+    "mistral_large4": _PIXTRAL,
+    "lighton_ocr": _PIXTRAL,
+    "granite_speech": _SPEECH,
+    "granite_speech_plus": _SPEECH,
     "voxtral": {"audio_config.intermediate_size": 128},
 }
 
@@ -131,6 +141,8 @@ def _adapt(config: Any, has_sections: bool) -> None:
             for field in ("id", "index"):
                 if hasattr(part, f"{modality}_token_{field}"):
                     setattr(part, f"{modality}_token_{field}", token)
+        if part is text:
+            part.max_position_embeddings = 256
         rope = getattr(part, "rope_parameters", None)
         if isinstance(rope, dict) and part is text and has_sections:
             rope["mrope_section"] = [2, 1, 1]
@@ -179,7 +191,8 @@ def _prompt(case: Case, model: Any, count: int) -> dict[str, Tensor]:
 
 
 def _token(case: Case, model: Any) -> int:
-    for name in (case.modality, "image"):
+    by_image = case.name.startswith("glm")  # frames are images
+    for name in ("image",) if by_image else (case.modality, "image"):
         for field in ("id", "index"):
             token = getattr(model.config, f"{name}_token_{field}", None)
             if isinstance(token, int):
@@ -191,7 +204,7 @@ def _forms(modality: str, names: list[str], model: Any) -> Iterator[dict[str, Te
     """Yield the forms of two images, videos or sounds that encoders take."""
     config = model.config
     if modality == "audio":
-        yield from _sounds(names, getattr(config, "audio_config", config))
+        yield from _sounds(names, getattr(config, "audio_config", None) or getattr(config, "encoder_config", config))
         return
     vision = getattr(config, "vision_config", config)
     first = names[0]
@@ -212,6 +225,15 @@ def _forms(modality: str, names: list[str], model: Any) -> Iterator[dict[str, Te
         more: dict[str, Tensor] = {}
         if "image_sizes" in names:
             more["image_sizes"] = torch.tensor([[size, size]] * 2)
+        if "spatial_shapes" in names:  # patches in rows
+            side = size // vision.patch_size
+            given = {first: torch.randn(2, side**2, 3 * vision.patch_size**2)}
+            mask = torch.ones(2, side**2, dtype=torch.long)
+            yield {**given, "spatial_shapes": torch.tensor([[side, side]] * 2), "pixel_attention_mask": mask}
+        if "target_sizes" in names or "target_sizes_videos" in names:
+            patch = vision.patch_size
+            key = "target_sizes" if "target_sizes" in names else "target_sizes_videos"
+            yield {first: torch.randn(1, 3, patch, 32 * patch), key: torch.tensor([[4, 4]] * 2)}
         if "pixel_attention_mask" in names:
             more["pixel_attention_mask"] = torch.ones(shape[:-3] + shape[-2:], dtype=torch.bool)
         yield {first: torch.randn(shape), **more}
@@ -239,7 +261,7 @@ def carry(case: Case) -> str:
         model = build(case)
         given = inputs(case, model)
         with torch.no_grad():
-            model.generate(**given, max_new_tokens=2, do_sample=False, pad_token_id=0)
+            model.generate(**given, max_new_tokens=2, do_sample=False, pad_token_id=0, use_cache=True)
     except CannotBuildError as error:
         return f"cannot be built: {error}"
     except Exception as error:  # of transformers

@@ -58,6 +58,11 @@ class DecoderOnly:
     all_logits: bool = False
     counts_from_zero: bool = False  # pass the positions that `generate` passes, instead of the model's default
 
+    @property
+    def has_positions(self) -> bool:
+        """Whether positions are inputs of the graphs."""
+        return False
+
     def eager(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return prefill and decode as functions of their inputs, for a model with weights."""
         forward = partial(type(self.model).forward, self.model)

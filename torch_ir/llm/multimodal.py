@@ -48,6 +48,13 @@ class Multimodal(DecoderOnly):
         if self.batch not in (None, batch):
             raise ExportError(f"batch is {self.batch}, but the inputs have a batch of {batch}")
         self.batch = batch
+        read = {name for names in self.reads().values() for name in names}
+        unread = [name for name, each in self.example.items() if each.is_floating_point() and name not in read]
+        if unread:
+            raise ExportError(
+                f"{type(self.model).__name__} has no get_image_features, get_video_features or get_audio_features that "
+                f"takes {unread[0]}; such models are not supported"
+            )
         if self._fixed(self._rest()):  # a recording, which has the sizes of its example
             self.prompt = self.prompt or length
 

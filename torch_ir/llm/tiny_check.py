@@ -48,7 +48,7 @@ def _found(model: Any, make_calls: Callable[[Any], DecoderOnly]) -> str:
             tiny = type(model)(config).float().eval()
             calls = make_calls(tiny)
             token = "decoder_input_ids" if tiny.config.is_encoder_decoder else "input_ids"
-            steps = Steps(*calls.eager(), token, calls.caches.length)
+            steps = Steps(*calls.eager(), token, calls.caches.length, takes_positions=calls.has_positions)
             with torch.no_grad():
                 is_valid, summary = compare_steps(steps, tiny, _TOKENS, _prompt(tiny, calls), _TOLERANCE)
         except Exception as error:  # the configuration cannot be shrunk, or the model cannot run like this
