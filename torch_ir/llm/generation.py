@@ -20,6 +20,7 @@ from torch_ir.run.tolerances import compare
 from torch_ir.run.weight_files import weights_for
 
 _Step = Callable[..., Any]
+_EVERY_STEP = ("lora", "adapter")  # inputs of all graphs, see lora_as_inputs
 _TEXT_ONLY = 2  # entry points: prefill and decode
 
 
@@ -101,6 +102,7 @@ class Steps:
         yield output["logits"][:, -1:]
         for position in range(taken, taken + count - 1):
             step = {self.token: output["logits"][:, -1:].argmax(-1), "cache": cache}
+            step |= {name: inputs[name] for name in _EVERY_STEP if name in inputs}
             if self.places is not None:
                 step["position"] = torch.tensor(position)
             if positions is not None:
