@@ -72,7 +72,6 @@ def join_encoders(ir: IR, encoders: Mapping[str, IR]) -> None:
     encoded = {tensor.name for graph in encoders.values() for tensor in graph.graph_inputs}
     unread += [tensor for tensor in ir.graph_inputs if tensor.name in encoded and not tensor.consumers]
     keep_inputs(ir, [tensor for tensor in ir.graph_inputs if tensor not in unread])
-    ir.extensions[EXTENSION] = describe_entries(ir)
 
 
 def keep_inputs(ir: IR, kept: list[TensorMeta]) -> None:

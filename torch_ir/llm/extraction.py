@@ -16,7 +16,8 @@ from torch_ir.errors import CaptureWarning, ExportError, MissingExtraError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_layout import DECODE, cache_outputs
 from torch_ir.llm.checkpoint_layout import PLACES, to_checkpoint_layout
-from torch_ir.llm.entry_map import ENCODE, join_encoders
+from torch_ir.llm.entry_map import ENCODE, EXTENSION, PROJECT, describe_entries, join_encoders
+from torch_ir.llm.projector import split_projector
 from torch_ir.llm.quantized import quantization_of
 from torch_ir.ops.effects import is_opaque
 from torch_ir.ops.torch_internals import pytree
@@ -101,8 +102,13 @@ def extract_llm(
     # drop the encoder's weights; keep tables that every call writes, even if unused
     decode.params = [param for param in decode.params if param.consumers or param in written]
     ir.functions[DECODE] = decode
-    if encoders:
+    if isinstance(calls, Multimodal):
         join_encoders(ir, encoders)
+        for modality, graph in encoders.items():
+            tower = calls.tower(modality)
+            if tower and (projector := split_projector(graph, tower, modality)) is not None:
+                ir.functions[PROJECT + modality] = projector
+        ir.extensions[EXTENSION] = describe_entries(ir)
     if unchecked:
         note = f"prefill and decode of {type(model).__name__} were not checked on a tiny model; run verify_llm"
         warnings.warn(CaptureWarning(f"{note} ({unchecked})"), stacklevel=2)

@@ -80,6 +80,11 @@ class Multimodal(DecoderOnly):
 
         return self._with_fixed(encode, {}, names, is_fixed)
 
+    def tower(self, modality: str) -> str:
+        """Return the path of the module that encodes a modality, without the projector after it; "" if unknown."""
+        module = self._owner(modality).get_encoder(modality=modality)
+        return next((name for name, each in self.model.named_modules() if each is module), "")
+
     def prefill(self) -> Call:
         examples: dict[str, Any] = {"input_ids": self._ids("seq", self.prompt)}
         if self.padding:
