@@ -6,6 +6,7 @@ from torch_ir.llm.entry_map import Edge, entry_map
 from torch_ir.llm.extraction import extract_llm
 from torch_ir.llm.generation import generate, verify_llm
 from torch_ir.llm.lora import lora_as_inputs, lora_inputs, merge_lora
+from torch_ir.llm.prompt_positions import prompt_positions
 
 __all__ = [
     "CacheTensor",
@@ -18,6 +19,7 @@ __all__ = [
     "lora_as_inputs",
     "lora_inputs",
     "merge_lora",
+    "prompt_positions",
     "to_checkpoint_layout",
     "verify_llm",
 ]

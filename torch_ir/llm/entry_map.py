@@ -78,6 +78,7 @@ def keep_inputs(ir: IR, kept: list[TensorMeta]) -> None:
     """Remove the other inputs of a graph, which no node reads."""
     slots = {old: new for new, old in enumerate(i for i, tensor in enumerate(ir.graph_inputs) if tensor in kept)}
     positional, keywords = ir.input_tree.items
+    assert isinstance(keywords, Branch)  # the second part of a call
     ir.input_tree = Branch("tuple", (positional, _kept(keywords, slots)))
     ir.graph_inputs[:] = kept
     sizes = {dim: (tensor, at) for tensor in reversed(kept) for at, dim in enumerate(tensor.shape)}
@@ -131,12 +132,13 @@ def feature_outputs(ir: IR) -> dict[str, TensorMeta]:
     tree = ir.output_tree
     if not isinstance(tree, Branch) or tree.kind != "dict":
         return {}
-    return {str(key): ir.graph_outputs[slot] for key, slot in zip(tree.keys, tree.items, strict=True)}
+    places = zip(tree.keys, tree.items, strict=True)
+    return {str(key): ir.graph_outputs[slot] for key, slot in places if isinstance(slot, Slot)}
 
 
-def _kept(tree: Tree, slots: dict[int, int]) -> Branch:
+def _kept(tree: Branch, slots: dict[int, int]) -> Branch:
     """Return a dict of inputs without those that are not in `slots`, and without empty dicts."""
-    entries = []
+    entries: list[tuple[str, Tree]] = []
     for key, item in zip(tree.keys, tree.items, strict=True):
         if isinstance(item, Slot):
             entries += [(key, Slot(slots[item]))] if item in slots else []

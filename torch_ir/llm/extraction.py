@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +56,13 @@ def extract_llm(
     outputs (`layers.0.key`, ...); it grows with every token, or has a fixed `cache_length` and a `position` input.
     `batch` and `prompt` fix sizes that are dynamic by default. With `padding`, prompts may be padded on the left and
     `attention_mask` is an input. Only the logits of the last token are returned unless `all_logits`. `encoder_input`
-    is an example for encoders that do not read token ids, such as those of speech. `blocks="function"` keeps repeated
-    layers as calls of one function, in each graph. The graphs read the weights as checkpoints of `transformers` store
-    them, or, with `weight_layout="model"`, as the `state_dict` of the model has them; `dequantize` and `checkpoint` are
-    those of `to_checkpoint_layout`.
+    is an example for encoders that do not read token ids, such as those of speech. `inputs` are what the processor of a
+    model of images, videos or sound returns: each encoder and projector becomes a function (`encode_image`,
+    `project_image`), and prefill takes their results. Whole numbers that an encoder reads, such as the sizes of images,
+    are part of its graph; on meta, they are not. `blocks="function"` keeps repeated layers as calls of one function, in
+    each graph. The graphs read the weights as checkpoints of `transformers` store them, or, with
+    `weight_layout="model"`, as the `state_dict` of the model has them; `dequantize` and `checkpoint` are those of
+    `to_checkpoint_layout`.
     """
     for name, value, known in (("weight_layout", weight_layout, _LAYOUTS), ("dequantize", dequantize, PLACES)):
         if value not in known:
@@ -69,7 +73,9 @@ def extract_llm(
     from torch_ir.llm.entry_points import DecoderOnly, EncoderDecoder, recomputed_after
     from torch_ir.llm.multimodal import Multimodal
 
-    if encoder_input is None and model.main_input_name != "input_ids":
+    if inputs is not None and model.config.is_encoder_decoder:
+        raise ExportError(f"{type(model).__name__} is an encoder-decoder, for which inputs are not supported")
+    if encoder_input is None and inputs is None and model.main_input_name != "input_ids":
         raise ExportError(
             f"{type(model).__name__} reads {model.main_input_name}, not token ids; pass an example as encoder_input"
         )
@@ -89,7 +95,7 @@ def extract_llm(
     name = type(model).__name__ if model_name is None else model_name
     encoders = {}
     if isinstance(calls, Multimodal):
-        calls = replace(calls, example=inputs)
+        calls = replace(calls, example=inputs or {})
         encoders = _encoders(calls, name, blocks)
     graphs = len(encoders) + 2
     _log.info("graph %d of %d, prefill", graphs - 1, graphs, extra={"graph": True})
@@ -103,12 +109,7 @@ def extract_llm(
     decode.params = [param for param in decode.params if param.consumers or param in written]
     ir.functions[DECODE] = decode
     if isinstance(calls, Multimodal):
-        join_encoders(ir, encoders)
-        for modality, graph in encoders.items():
-            tower = calls.tower(modality)
-            if tower and (projector := split_projector(graph, tower, modality)) is not None:
-                ir.functions[PROJECT + modality] = projector
-        ir.extensions[EXTENSION] = describe_entries(ir)
+        _join(ir, calls)
     if unchecked:
         note = f"prefill and decode of {type(model).__name__} were not checked on a tiny model; run verify_llm"
         warnings.warn(CaptureWarning(f"{note} ({unchecked})"), stacklevel=2)
@@ -127,6 +128,16 @@ def _encoders(calls: Multimodal, name: str, blocks: str) -> dict[str, IR]:
     return calls.encoded
 
 
+def _join(ir: IR, calls: Multimodal) -> None:
+    """Add the encoders and projectors to the prefill graph, and the map of all entry points."""
+    join_encoders(ir, calls.encoded)
+    for modality, graph in calls.encoded.items():
+        tower = calls.tower(modality)
+        if tower and (projector := split_projector(graph, tower, modality)) is not None:
+            ir.functions[PROJECT + modality] = projector
+    ir.extensions[EXTENSION] = describe_entries(ir)
+
+
 def _encoder(calls: Multimodal, modality: str, name: str, blocks: str) -> IR:
     """Capture one encoder for the given sizes of images; if that fails, for all sizes."""
     call = calls.encoder(modality)
@@ -135,10 +146,8 @@ def _encoder(calls: Multimodal, modality: str, name: str, blocks: str) -> IR:
     except ExportError:
         if not call.fixed:
             raise
-        try:
+        with suppress(ExportError):
             return _extract(calls.encoder(modality, is_fixed=False), name, blocks)
-        except ExportError:
-            pass
         raise
 
 

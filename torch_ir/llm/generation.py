@@ -14,6 +14,7 @@ from torch_ir.ir import IR, evaluate
 from torch_ir.llm.cache_layout import cache_map, decode_graph
 from torch_ir.llm.checkpoint_layout import checkpoint_weights
 from torch_ir.llm.entry_map import entry_graphs
+from torch_ir.llm.prompt_positions import prompt_positions
 from torch_ir.llm.run_encoders import Encoders, weights_read
 from torch_ir.run import IRExecutor
 from torch_ir.run.tolerances import compare
@@ -48,8 +49,6 @@ def compare_steps(
     """Compare tokens and logits of prefill and decode with those of `model.generate`."""
     own = _greedy(model, new_tokens, inputs)
     if steps.takes_positions and "position_ids" not in inputs:
-        from torch_ir.llm.multimodal import prompt_positions
-
         inputs = {**inputs, "position_ids": prompt_positions(model, inputs)}
     worst, tokens = 0.0, []
     for index, logits in enumerate(steps.steps(new_tokens, inputs)):

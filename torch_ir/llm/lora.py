@@ -1,4 +1,4 @@
-"""LoRA adapters in a graph: merged into the weights by nodes that run once, or as inputs, one for each row of a batch."""
+"""LoRA adapters in a graph: merged into the weights by nodes that run once, or as inputs that each row chooses."""
 
 from __future__ import annotations
 
@@ -234,9 +234,10 @@ def _append_inputs(graph: IR, given: Mapping[str, TensorMeta], row: TensorMeta) 
     slots = count(len(graph.graph_inputs))
     stacks = Branch("dict", tuple(Slot(next(slots)) for _ in given), tuple(given))
     positional, keywords = graph.input_tree.items
-    keywords = Branch("dict", (*keywords.items, stacks, Slot(next(slots))), (*keywords.keys, _LORA, _ROW))
+    assert isinstance(keywords, Branch)  # the second part of a call
+    further = Branch("dict", (*keywords.items, stacks, Slot(next(slots))), (*keywords.keys, _LORA, _ROW))
     graph.graph_inputs += [*given.values(), row]
-    graph.input_tree = Branch("tuple", (positional, keywords))
+    graph.input_tree = Branch("tuple", (positional, further))
 
 
 def _stacks(adapters: Sequence[Adapter]) -> Iterator[tuple[str, int, int, int]]:

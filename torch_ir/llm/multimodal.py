@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,9 +17,10 @@ from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.graph.io_tree import Record, Slot, leaves, rebuild
 from torch_ir.llm.entry_map import MODALITIES
 from torch_ir.llm.entry_points import Call, DecoderOnly, Example
+from torch_ir.llm.prompt_positions import POSITIONS, prompt_positions
 from torch_ir.ops.torch_types import TORCH_DTYPES
 
-_POSITIONS = "_prepare_position_ids_for_generation"  # of models; overridden where an image changes the positions
+_MASKS = "get_placeholder_mask"  # of models: where features replace embeddings of tokens
 _GIVEN = "mm_encoder_outputs"  # the argument of forward for results of encoders
 
 
@@ -43,7 +43,9 @@ class Multimodal(DecoderOnly):
         if not self.example:
             return
         if "input_ids" not in self.example:
-            raise ExportError(f"inputs of {type(self.model).__name__} have no input_ids; pass what its processor returns")
+            raise ExportError(
+                f"inputs of {type(self.model).__name__} have no input_ids; pass what its processor returns"
+            )
         batch, length = self.example["input_ids"].shape
         if self.batch not in (None, batch):
             raise ExportError(f"batch is {self.batch}, but the inputs have a batch of {batch}")
@@ -55,11 +57,13 @@ class Multimodal(DecoderOnly):
                 f"{type(self.model).__name__} has no get_image_features, get_video_features or get_audio_features that "
                 f"takes {unread[0]}; such models are not supported"
             )
-        if self._fixed(self._rest()):  # a recording, which has the sizes of its example
+        if self._fixed(
+            [name for name in self._rest() if not self._is_per_token(name)]
+        ):  # a recording, which has the sizes of its example
             self.prompt = self.prompt or length
 
     def reads(self) -> dict[str, list[str]]:
-        """Return the inputs that each encoder reads, by modality; an encoder without an input of its own is left out."""
+        """Return the inputs that each encoder reads, by modality; one without pixels or sound is left out."""
         found: dict[str, list[str]] = {}
         for modality in MODALITIES:
             function = getattr(self._owner(modality), _getter(modality), None)
@@ -105,9 +109,8 @@ class Multimodal(DecoderOnly):
         return self._with_fixed(self._prefill, examples, rest)
 
     def decode(self, prefill: IR) -> Call:
-        call = super().decode(prefill)
         if not self.has_positions:
-            return call
+            return super().decode(prefill)
         given = next(tensor for tensor in prefill.graph_inputs if tensor.name == "position_ids")
         rows = [("", size) for size in given.shape[:-2]]
         examples = {
@@ -119,7 +122,7 @@ class Multimodal(DecoderOnly):
     @property
     def has_positions(self) -> bool:
         """Whether the model counts positions in its own way, which depends on images: they are inputs of the graphs."""
-        return getattr(type(self.model), _POSITIONS) is not getattr(GenerationMixin, _POSITIONS)
+        return getattr(type(self.model), POSITIONS) is not getattr(GenerationMixin, POSITIONS)
 
     def _prefill(self, forward: Callable[..., Any], **inputs: Any) -> Any:
         ids, mask, positions = (inputs.pop(name, None) for name in ("input_ids", "attention_mask", "position_ids"))
@@ -132,13 +135,15 @@ class Multimodal(DecoderOnly):
         if official:
             inputs[_GIVEN] = official
         others = {modality: found for modality, found in features.items() if modality not in official}
-        with self._replaced_encoders(others):
+        with self._replaced_encoders(others), _counted_placeholders(self.model.base_model):
             return self._step(forward, self.caches.empty(), ids, mask, positions, inputs)
 
-    def _decode(self, forward: Callable[..., Any], cache: Mapping[str, Tensor], **inputs: Any) -> Any:
+    def _decode(
+        self, forward: Callable[..., Any], cache: Mapping[str, Tensor], position: Tensor | None = None, **inputs: Any
+    ) -> Any:
         if not self.has_positions:
-            return super()._decode(forward, cache, **inputs)
-        held = self.caches.filled(cache, inputs.get("position"))
+            return super()._decode(forward, cache, position, **inputs)
+        held = self.caches.filled(cache, position)
         return self._step(forward, held, inputs["input_ids"], inputs.get("attention_mask"), inputs["position_ids"])
 
     def _features(self, modality: str, tensors: Mapping[str, Tensor]) -> Any:
@@ -182,8 +187,8 @@ class Multimodal(DecoderOnly):
         return tensor.shape == ids.shape and not tensor.is_floating_point()
 
     def _fixed(self, names: list[str]) -> dict[str, Tensor]:
-        """Return the inputs whose values are part of the capture: whole numbers with values, such as sizes of images."""
-        tensors = {name: self.example[name] for name in names if not self._is_per_token(name)}
+        """Return the inputs whose values are part of the capture: whole numbers, such as the sizes of images."""
+        tensors = {name: self.example[name] for name in names}
         return {name: each for name, each in tensors.items() if not (each.is_floating_point() or each.is_meta)}
 
     def _with_fixed(
@@ -201,26 +206,37 @@ class Multimodal(DecoderOnly):
         )
 
 
+@contextmanager
+def _counted_placeholders(owner: Any) -> Iterator[None]:
+    """Assert in the graph that a prompt has as many tokens for features as there are; tracing drops the model's check."""
+    original = getattr(owner, _MASKS, None)
+    if original is None:
+        yield
+        return
+    signature = inspect.signature(original)
+    names = [name for name in signature.parameters if name.endswith("features")]
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        found, given = original(*args, **kwargs), signature.bind(*args, **kwargs).arguments
+        for name, mask in zip(names, found if isinstance(found, tuple) else (found,), strict=False):
+            features = given.get(name)
+            if isinstance(features, Tensor) and mask.dim() == 3:
+                tokens, width = mask[..., 0].sum(), given.get("inputs_embeds", features).shape[-1]
+                message = f"the prompt has not as many tokens for {name.replace('_', ' ')} as there are"
+                torch.ops.aten._assert_async.msg(tokens * width == features.numel(), message)
+        return found
+
+    setattr(owner, _MASKS, counted)
+    try:
+        yield
+    finally:
+        delattr(owner, _MASKS)
+
+
 def feature_names(graph: IR) -> list[str]:
     """Return names for the outputs of an encoder by their place in its output object: `pooler_output.0`."""
     paths = [path for path, leaf in leaves(graph.output_tree) if isinstance(leaf, Slot)]
     return [path.replace("[", ".").replace("]", "").replace("'", "").strip(".") or "features" for path in paths]
-
-
-def prompt_positions(model: Any, inputs: Mapping[str, Any]) -> Tensor:
-    """Return the `position_ids` of a prompt as `generate` computes them, for models whose graphs take them.
-
-    `inputs` are those of the processor. The weights are not read, so the model may be on meta.
-    """
-    bare = copy.copy(model)  # the model keeps an offset of the last prompt, which is not changed here
-    bare._modules = dict(model._modules)
-    if model.base_model is not model:
-        bare._modules[model.base_model_prefix] = copy.copy(model.base_model)
-    ids = inputs["input_ids"]
-    given = {name: value for name, value in inputs.items() if name != "input_ids"}
-    given.setdefault("attention_mask", torch.ones_like(ids))
-    found: Tensor = getattr(bare, _POSITIONS)(ids, given)
-    return found
 
 
 def _sizes(modality: str, tensor: TensorMeta) -> Iterator[tuple[str, int | None]]:

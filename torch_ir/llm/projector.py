@@ -22,7 +22,9 @@ def split_projector(encoder: IR, tower: str, argument: str) -> IR | None:
         return None
     outputs = feature_outputs(encoder)
     results = {tensor for node in after for tensor in node.outputs}
-    read = [tensor for tensor in encoder.tensors() if tensor in needed | set(outputs.values()) and tensor not in results]
+    read = [
+        tensor for tensor in encoder.tensors() if tensor in needed | set(outputs.values()) and tensor not in results
+    ]
     cut = [tensor for tensor in dict.fromkeys(read) if tensor.param is None]
     if any(tensor.producer is None for tensor in cut):
         return None

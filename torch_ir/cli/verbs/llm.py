@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.progress import show_progress, watch_layers
@@ -22,6 +23,7 @@ from torch_ir.cli.verbs.info import shape_text, summarise
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
+    from torch_ir.cli.arguments.input_specs import InputSpec
     from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
 
@@ -30,9 +32,11 @@ _EXAMPLES = """
 path/to/checkpoint -o model.json --batch 1 --cache-length 2048 --json
 my_package.models:make_config -o model.json --padding
 "hf:gpt2?n_layer=2&n_embd=64&n_head=2" -o tiny.json --verify 8
+path/to/llava -o llava.json --input @processed.npz
 llama.json
 """
 _SHOWN = 8
+_TEXT_ONLY = 2  # graphs of a model without encoders
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -51,6 +55,15 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument("--all-logits", action="store_true", help="return the logits of every token")
     parser.add_argument(
         "--encoder-input", metavar="SPEC", help="the input of an encoder that takes no token ids, such as 1x80x3000"
+    )
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="SPEC",
+        help="for a model with encoders of images, videos or sound, what its processor returns: @FILE.npz, or each "
+        "input, such as input_ids=i64[1,40] and pixel_values=1x3x336x336; whole numbers of a file that an encoder "
+        "reads, such as the sizes of images, are part of the graph; repeatable",
     )
     parser.add_argument(
         "--blocks",
@@ -87,11 +100,14 @@ def run(arguments: argparse.Namespace) -> int:
         ir, facts = _extract(arguments)
     from dataclasses import asdict
 
-    from torch_ir.llm import cache_map
-    from torch_ir.llm.cache_layout import decode_graph
+    from torch_ir.llm import cache_map, entry_map
+    from torch_ir.llm.entry_map import entry_graphs
 
+    graphs = {name: summarise(graph) for name, graph in entry_graphs(ir).items()}
     cache = [asdict(tensor) for tensor in cache_map(ir)]
-    facts = {"prefill": summarise(ir), "decode": summarise(decode_graph(ir)), "cache": cache, **facts}
+    facts = {**graphs, "cache": cache, **facts}
+    if len(graphs) > _TEXT_ONLY:
+        facts["features"] = [asdict(edge) for edge in entry_map(ir) if edge.argument != "cache"]
     show(arguments, lambda: facts, lambda: "\n".join(_lines(facts)))
     return 0 if facts.get("is_valid", True) else DIFFERENT
 
@@ -104,10 +120,15 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
     from torch_ir.cli.arguments.input_specs import parse_inputs
 
     specs = parse_inputs([arguments.encoder_input]) if arguments.encoder_input else []
+    processed = parse_inputs(arguments.input)
     from torch_ir.capture import meta_init
     from torch_ir.cli.arguments.input_files import read_files
     from torch_ir.cli.arguments.input_values import meta_value
     from torch_ir.llm import extract_llm
+
+    processed = read_files(processed)
+    if any(spec.name is None for spec in processed):
+        raise CommandError("--input of llm needs names, such as pixel_values=1x3x336x336")
 
     start = time.perf_counter()
     show_progress(f"building {arguments.model}")
@@ -127,12 +148,13 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
         dequantize=arguments.dequantize,
         checkpoint=arguments.checkpoint or _own_checkpoint(arguments),
         encoder_input=meta_value(read_files(specs)[0], {}) if specs else None,
+        inputs={str(spec.name): meta_value(spec, {}) for spec in processed} or None,
         model_name=arguments.name,
     )
     save_graph(ir, arguments.output)
     seconds = round(time.perf_counter() - start, 3)
     facts = {"file": arguments.output, "file_bytes": os.path.getsize(arguments.output), "seconds": seconds}
-    return ir, facts | (_verify(ir, arguments) if arguments.verify else {})
+    return ir, facts | (_verify(ir, arguments, processed) if arguments.verify else {})
 
 
 def _own_checkpoint(arguments: argparse.Namespace) -> str | None:
@@ -158,30 +180,40 @@ def _build(text: str) -> Any:
     return build(config if name is None else model_class(config, name)._from_config(config))
 
 
-def _verify(ir: IR, arguments: argparse.Namespace) -> dict[str, Any]:
+def _verify(ir: IR, arguments: argparse.Namespace, processed: Sequence[InputSpec]) -> dict[str, Any]:
     """Build the model again with random weights, generate with both and compare."""
     import torch
 
+    from torch_ir.cli.arguments.input_values import real_value
     from torch_ir.cli.models.model_weights import refuse_large
     from torch_ir.llm.generation import example_prompt, verify_llm
 
     refuse_large(arguments.model, summarise(ir)["total_parameters"], "try --verify on fewer layers")
     show_progress(f"generating {arguments.verify} tokens")
     torch.manual_seed(0)
-    is_valid, summary = verify_llm(ir, _build(arguments.model), arguments.verify, **example_prompt(ir))
+    generator = torch.Generator().manual_seed(0)
+    inputs = {str(spec.name): real_value(spec, {}, generator) for spec in processed} or example_prompt(ir)
+    is_valid, summary = verify_llm(ir, _build(arguments.model), arguments.verify, **inputs)
     return {"is_valid": is_valid, "verification": summary}
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
     from torch_ir.analysis.cost_model.table_text import parameters_text, plural
     from torch_ir.analysis.cost_model.text_table import aligned
+    from torch_ir.llm.entry_map import ENCODE, PROJECT
 
     prefill, decode, cache = facts["prefill"], facts["decode"], facts["cache"]
     seconds = f" in {facts['seconds']:.2f} s" if "seconds" in facts else ""
+    before = [name for name in facts if name.startswith((ENCODE, PROJECT))]
     lines = [
         f"{prefill['model_name']}: prefill {plural(prefill['num_nodes'], 'node')}, "
         f"decode {plural(decode['num_nodes'], 'node')}, {plural(prefill['num_weights'], 'weight')}, "
         f"{parameters_text(prefill['total_parameters'])}{seconds} -> {facts['file']}"
+    ]
+    lines += [
+        f"{name}: {plural(facts[name]['num_nodes'], 'node')}, {plural(facts[name]['num_weights'], 'weight')}, "
+        f"{parameters_text(facts[name]['total_parameters'])}"
+        for name in before
     ]
     rows = [
         (each["name"], f"{each['dtype']}{shape_text(each['shape'])}", each["prefill_output"], each["decode_input"],
