@@ -5,8 +5,8 @@ from torch_ir.llm.checkpoint_layout import checkpoint_weights, to_checkpoint_lay
 from torch_ir.llm.entry_map import Edge, entry_map
 from torch_ir.llm.extraction import extract_llm
 from torch_ir.llm.generation import generate, verify_llm
+from torch_ir.llm.image_positions import prompt_positions
 from torch_ir.llm.lora import lora_as_inputs, lora_inputs, merge_lora
-from torch_ir.llm.prompt_positions import prompt_positions
 
 __all__ = [
     "CacheTensor",

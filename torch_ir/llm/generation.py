@@ -14,7 +14,7 @@ from torch_ir.ir import IR, evaluate
 from torch_ir.llm.cache_layout import cache_map, decode_graph
 from torch_ir.llm.checkpoint_layout import checkpoint_weights
 from torch_ir.llm.entry_map import entry_graphs
-from torch_ir.llm.prompt_positions import prompt_positions
+from torch_ir.llm.image_positions import prompt_positions
 from torch_ir.llm.run_encoders import Encoders, weights_read
 from torch_ir.run import IRExecutor
 from torch_ir.run.tolerances import compare

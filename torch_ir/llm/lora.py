@@ -97,10 +97,8 @@ class _Merging:
                     merged[weight] = self._merged(module, weight)
                 node.replace_input(weight, merged[weight])
                 found.add(module.module)
-        written = {target for target, _ in self.graph.mutations}
         self.graph.params = [*self.graph.params, *self.params]
         self.graph.nodes = [*self.nodes, *self.graph.nodes]
-        self.graph.params = [param for param in self.graph.params if param.consumers or param in written]
         return found
 
     def _merged(self, module: AdaptedModule, weight: TensorMeta) -> TensorMeta:

@@ -17,7 +17,7 @@ from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.graph.io_tree import Record, Slot, leaves, rebuild
 from torch_ir.llm.entry_map import MODALITIES
 from torch_ir.llm.entry_points import Call, DecoderOnly, Example
-from torch_ir.llm.prompt_positions import POSITIONS, prompt_positions
+from torch_ir.llm.image_positions import POSITIONS, prompt_positions
 from torch_ir.ops.torch_types import TORCH_DTYPES
 
 _MASKS = "get_placeholder_mask"  # of models: where features replace embeddings of tokens
@@ -208,7 +208,7 @@ class Multimodal(DecoderOnly):
 
 @contextmanager
 def _counted_placeholders(owner: Any) -> Iterator[None]:
-    """Assert in the graph that a prompt has as many tokens for features as there are; tracing drops the model's check."""
+    """Assert in the graph that a prompt has a token for each feature; tracing drops the check of the model."""
     original = getattr(owner, _MASKS, None)
     if original is None:
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch_ir.analysis.dependencies.slices import ancestors, descendants, subgraph
 from torch_ir.ir import IR, Branch, Slot
+from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.llm.entry_map import feature_outputs, keep_outputs
 
 _HIDDEN = "hidden"  # names of the results of a tower: hidden.0, hidden.1, ...
@@ -30,6 +31,9 @@ def split_projector(encoder: IR, tower: str, argument: str) -> IR | None:
         return None
     projector = subgraph(encoder, cut, outputs.values())
     names = [f"{_HIDDEN}.{at}" for at in range(len(cut))]
+    taken = Names(tensor.name for tensor in projector.tensors())
+    for name, tensor in zip(names, projector.graph_inputs, strict=True):
+        tensor.name = fresh(f"{argument}_{name.replace('.', '_')}", taken)
     given = Branch("dict", tuple(map(Slot, range(len(cut)))), tuple(names))
     projector.input_tree = Branch("tuple", (Branch("tuple", ()), Branch("dict", (given,), (argument,))))
     projector.output_tree = encoder.output_tree

@@ -90,6 +90,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using llm' -l cache-length -x -d 'a cac
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l padding -d 'take an attention mask, for padded prompts'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l all-logits -d 'return the logits of every token'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l encoder-input -x -d 'the input of an encoder that takes no token ids, such as 1x80x3000'
+complete -c torch-ir -n '_shtab_torch_ir_using llm' -l input -x -d 'for a model with encoders of images, videos or sound, what its processor returns: @FILE.npz, or each input, such as input_ids=i64[1,40] and pixel_values=1x3x336x336; whole numbers of a file that an encoder reads, such as the sizes of images, are part of the graph; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l blocks -xka "inline function" -d 'repeated layers: `inline` (default), or as calls of one `function`'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l weight-layout -x -d 'read weights as a `checkpoint` stores them (default), or as the `model` has them in its state_dict'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l dequantize -x -d 'quantised weights: once in the `prologue` (default), or in the `layer` that reads them, in each run'

@@ -317,6 +317,7 @@ _shtab_torch_ir_llm_options=(
   "--padding[take an attention mask, for padded prompts]"
   "--all-logits[return the logits of every token]"
   "--encoder-input[the input of an encoder that takes no token ids, such as 1x80x3000]:SPEC:"
+  "*--input[for a model with encoders of images, videos or sound, what its processor returns\: \@FILE.npz, or each input, such as input_ids\=i64\[1,40\] and pixel_values\=1x3x336x336\; whole numbers of a file that an encoder reads, such as the sizes of images, are part of the graph\; repeatable]:SPEC:"
   "--blocks[repeated layers\: \`inline\` (default), or as calls of one \`function\`]:HOW:(inline function)"
   "--weight-layout[read weights as a \`checkpoint\` stores them (default), or as the \`model\` has them in its state_dict]:WHOSE:"
   "--dequantize[quantised weights\: once in the \`prologue\` (default), or in the \`layer\` that reads them, in each run]:WHERE:"
