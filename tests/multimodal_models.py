@@ -147,7 +147,7 @@ def _adapt(config: Any, has_sections: bool) -> None:
                 if hasattr(part, f"{modality}_token_{field}"):
                     setattr(part, f"{modality}_token_{field}", token)
         if part is text:
-            part.max_position_embeddings = 256
+            part.max_position_embeddings = 512
         rope = getattr(part, "rope_parameters", None)
         if isinstance(rope, dict) and part is text and has_sections:
             rope["mrope_section"] = [2, 1, 1]
@@ -196,7 +196,7 @@ def _prompt(case: Case, model: Any, count: int) -> dict[str, Tensor]:
 
 
 def _token(case: Case, model: Any) -> int:
-    by_image = case.name.startswith("glm")  # frames are images
+    by_image = case.name.startswith("glm") and case.modality == "video"  # frames are images
     for name in ("image",) if by_image else (case.modality, "image"):
         for field in ("id", "index"):
             token = getattr(model.config, f"{name}_token_{field}", None)

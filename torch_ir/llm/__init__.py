@@ -2,10 +2,10 @@
 
 from torch_ir.llm.cache_layout import CacheTensor, cache_map
 from torch_ir.llm.checkpoint_layout import checkpoint_weights, to_checkpoint_layout
-from torch_ir.llm.entry_map import Edge, entry_map
 from torch_ir.llm.extraction import extract_llm
 from torch_ir.llm.generation import generate, verify_llm
 from torch_ir.llm.image_positions import prompt_positions
+from torch_ir.llm.joined_entries import Edge, entry_map
 from torch_ir.llm.lora import lora_as_inputs, lora_inputs, merge_lora
 
 __all__ = [

@@ -17,7 +17,7 @@ from torch_ir.errors import CaptureWarning, ExportError, MissingExtraError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_layout import DECODE, cache_outputs
 from torch_ir.llm.checkpoint_layout import PLACES, to_checkpoint_layout
-from torch_ir.llm.entry_map import ENCODE, EXTENSION, PROJECT, describe_entries, join_encoders
+from torch_ir.llm.joined_entries import ENCODE, EXTENSION, PROJECT, describe_entries, join_encoders
 from torch_ir.llm.projector import split_projector
 from torch_ir.llm.quantized import quantization_of
 from torch_ir.ops.effects import is_opaque

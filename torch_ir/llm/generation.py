@@ -13,8 +13,8 @@ from torch_ir.errors import ExecutionError, first_line
 from torch_ir.ir import IR, evaluate
 from torch_ir.llm.cache_layout import cache_map, decode_graph
 from torch_ir.llm.checkpoint_layout import checkpoint_weights
-from torch_ir.llm.entry_map import entry_graphs
 from torch_ir.llm.image_positions import prompt_positions
+from torch_ir.llm.joined_entries import entry_graphs
 from torch_ir.llm.run_encoders import Encoders, weights_read
 from torch_ir.run import IRExecutor
 from torch_ir.run.tolerances import compare

@@ -15,9 +15,9 @@ from transformers import GenerationMixin
 from torch_ir.errors import ExportError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.graph.io_tree import Record, Slot, leaves, rebuild
-from torch_ir.llm.entry_map import MODALITIES
 from torch_ir.llm.entry_points import Call, DecoderOnly, Example
 from torch_ir.llm.image_positions import POSITIONS, prompt_positions
+from torch_ir.llm.joined_entries import MODALITIES
 from torch_ir.ops.torch_types import TORCH_DTYPES
 
 _MASKS = "get_placeholder_mask"  # of models: where features replace embeddings of tokens
@@ -94,9 +94,9 @@ class Multimodal(DecoderOnly):
         if self.padding:
             examples["attention_mask"] = self._ids("seq", self.prompt)
         if self.has_positions:
-            rows = prompt_positions(self.model, {"input_ids": torch.ones(2, 3, dtype=torch.int64)}).shape[:-2]
-            sizes = [*(("", size) for size in rows), ("batch", self.batch), ("seq", self.prompt)]
-            examples["position_ids"] = self._example(torch.int64, *sizes)
+            example = self._example_positions()
+            sizes = [*(("", size) for size in example.shape[:-2]), ("batch", self.batch), ("seq", self.prompt)]
+            examples["position_ids"] = self._example(example.dtype, *sizes)
         rest = self._rest()
         for name in [name for name in rest if self._is_per_token(name)]:
             rest.remove(name)
@@ -115,7 +115,7 @@ class Multimodal(DecoderOnly):
         rows = [("", size) for size in given.shape[:-2]]
         examples = {
             **self._decode_examples(prefill),
-            "position_ids": self._example(torch.int64, *rows, ("batch", self.batch), ("", 1)),
+            "position_ids": self._example(TORCH_DTYPES[given.dtype], *rows, ("batch", self.batch), ("", 1)),
         }
         return self._call(self._decode, examples)
 
@@ -123,6 +123,12 @@ class Multimodal(DecoderOnly):
     def has_positions(self) -> bool:
         """Whether the model counts positions in its own way, which depends on images: they are inputs of the graphs."""
         return getattr(type(self.model), POSITIONS) is not getattr(GenerationMixin, POSITIONS)
+
+    def _example_positions(self) -> Tensor:
+        """Return positions, of which the rows and the dtype count: of the example, or of text if it has no values."""
+        if any(each.is_meta and not each.is_floating_point() for each in self.example.values()):
+            return prompt_positions(self.model, {"input_ids": torch.ones(2, 3, dtype=torch.int64)})
+        return prompt_positions(self.model, self.example)
 
     def _prefill(self, forward: Callable[..., Any], **inputs: Any) -> Any:
         ids, mask, positions = (inputs.pop(name, None) for name in ("input_ids", "attention_mask", "position_ids"))

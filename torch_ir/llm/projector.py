@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_ir.analysis.dependencies.slices import ancestors, descendants, subgraph
 from torch_ir.ir import IR, Branch, Slot
 from torch_ir.ir.graph.free_names import Names, fresh
-from torch_ir.llm.entry_map import feature_outputs, keep_outputs
+from torch_ir.llm.joined_entries import feature_outputs, keep_outputs
 
 _HIDDEN = "hidden"  # names of the results of a tower: hidden.0, hidden.1, ...
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, Branch
-from torch_ir.llm.entry_map import ENCODE, MODALITIES, PROJECT, entry_graphs
+from torch_ir.llm.joined_entries import ENCODE, MODALITIES, PROJECT, entry_graphs
 from torch_ir.run import IRExecutor
 
 

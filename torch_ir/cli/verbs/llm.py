@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from torch_ir.llm import cache_map, entry_map
-    from torch_ir.llm.entry_map import entry_graphs
+    from torch_ir.llm.joined_entries import entry_graphs
 
     graphs = {name: summarise(graph) for name, graph in entry_graphs(ir).items()}
     cache = [asdict(tensor) for tensor in cache_map(ir)]
@@ -200,7 +200,7 @@ def _verify(ir: IR, arguments: argparse.Namespace, processed: Sequence[InputSpec
 def _lines(facts: dict[str, Any]) -> list[str]:
     from torch_ir.analysis.cost_model.table_text import parameters_text, plural
     from torch_ir.analysis.cost_model.text_table import aligned
-    from torch_ir.llm.entry_map import ENCODE, PROJECT
+    from torch_ir.llm.joined_entries import ENCODE, PROJECT
 
     prefill, decode, cache = facts["prefill"], facts["decode"], facts["cache"]
     seconds = f" in {facts['seconds']:.2f} s" if "seconds" in facts else ""
