@@ -65,6 +65,7 @@ _SPEECH = {"downsample_rate": 2, "window_size": 4, "projector_config.encoder_hid
 SETTINGS: dict[str, dict[str, Any]] = {
     "aria": {"projector_patch_to_query_dict": {16: 4}},
     "step3p7": {"text_config.sliding_window": 4},
+    "glm4v_moe": {"text_config.head_dim": 16},
     "qwen2_5_omni_thinker": _OMNI,
     "qwen3_omni_moe_thinker": _OMNI,
     "mistral3": _PIXTRAL,
