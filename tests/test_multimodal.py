@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaConfig, LlavaConfig
 
 from tests.command_line import command
-from tests.multimodal_models import Case, build, cases, expectation, inputs, outcome
+from tests.multimodal_models import NOT_RUN, Case, build, cases, expectation, inputs, outcome
 from torch_ir import IR, ExecutionError, ExportError, GuardError, load_weights, meta_init, optimize
 from torch_ir.llm import checkpoint_weights, entry_map, extract_llm, generate, prompt_positions, verify_llm
 
@@ -56,7 +56,8 @@ def test_entry_points(llava: tuple[Any, dict[str, Any], IR]) -> None:
     ]
     assert list(stored["graphs"]) == ["encode_image", "project_image", "prefill", "decode"]
     read = {name: _keys(graph) for name, graph in {"prefill": ir, **ir.functions}.items()}
-    assert read["prefill"] == read["decode"] == {key for key in checkpoint_weights(model) if key.startswith("language")}
+    assert read["decode"] == {key for key in checkpoint_weights(model) if key.startswith("language")}
+    assert read["prefill"] == set.union(*read.values())  # the table of the file
     assert {key.split(".")[0] for key in read["encode_image"]} == {"vision_tower"}
     assert {key.split(".")[0] for key in read["project_image"]} == {"multi_modal_projector"}
 
@@ -75,6 +76,10 @@ def test_tokens(llava: tuple[Any, dict[str, Any], IR], tmp_path: Path) -> None:
         assert is_valid, told
     with torch.no_grad():
         own = model.generate(**given, max_new_tokens=TOKENS, do_sample=False, pad_token_id=0, eos_token_id=None)
+    assert (
+        "the checkpoint fits"
+        in command("weights", "check", str(tmp_path / "llava.json"), str(tmp_path / "checkpoint")).stdout
+    )
     weights = load_weights(tmp_path / "checkpoint")
     assert torch.equal(generate(ir, weights, TOKENS, **given), own[:, given["input_ids"].shape[1] :])
 
@@ -164,7 +169,7 @@ def test_command_line(tmp_path: Path, llava: tuple[Any, dict[str, Any], IR]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [each for each in cases() if each.name not in NOT_RUN], ids=lambda case: case.name)
 def test_every_model(case: Case) -> None:
     """All of them generate the tokens of the model, but for those that are named."""
     assert outcome(case) == expectation(case)

@@ -17,7 +17,7 @@ from torch_ir.errors import CaptureWarning, ExportError, MissingExtraError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_layout import DECODE, cache_outputs
 from torch_ir.llm.checkpoint_layout import PLACES, to_checkpoint_layout
-from torch_ir.llm.joined_entries import ENCODE, EXTENSION, PROJECT, describe_entries, join_encoders
+from torch_ir.llm.joined_entries import ENCODE, EXTENSION, PROJECT, describe_entries, join_encoders, list_weights
 from torch_ir.llm.projector import split_projector
 from torch_ir.llm.quantized import quantization_of
 from torch_ir.ops.effects import is_opaque
@@ -114,9 +114,10 @@ def extract_llm(
         note = f"prefill and decode of {type(model).__name__} were not checked on a tiny model; run verify_llm"
         warnings.warn(CaptureWarning(f"{note} ({unchecked})"), stacklevel=2)
     ir.check()
-    if weight_layout == "model":
-        return ir
-    return to_checkpoint_layout(ir, model, dequantize=dequantize, checkpoint=checkpoint)
+    if weight_layout == "checkpoint":
+        ir = to_checkpoint_layout(ir, model, dequantize=dequantize, checkpoint=checkpoint)
+    list_weights(ir)
+    return ir.check()
 
 
 def _encoders(calls: Multimodal, name: str, blocks: str) -> dict[str, IR]:

@@ -22,7 +22,6 @@ from torch_ir.run.weight_files import weights_for
 
 _Step = Callable[..., Any]
 _EVERY_STEP = ("lora", "adapter")  # inputs of all graphs, see lora_as_inputs
-_TEXT_ONLY = 2  # entry points: prefill and decode
 
 
 def generate(ir: IR, weights: Mapping[str, Tensor], new_tokens: int, **inputs: Tensor) -> Tensor:
@@ -36,8 +35,7 @@ def generate(ir: IR, weights: Mapping[str, Tensor], new_tokens: int, **inputs: T
 def verify_llm(ir: IR, model: Any, new_tokens: int, **inputs: Tensor) -> tuple[bool, str]:
     """Compare tokens and logits of the graphs with those of `model.generate`; return the verdict and a summary."""
     weights = model.state_dict()
-    params = [param for graph in entry_graphs(ir).values() for param in graph.params]
-    needed = (key for param in params if param.param and param.param.in_state_dict for key in param.stored_keys[:1])
+    needed = (key for param in ir.params if param.param and param.param.in_state_dict for key in param.stored_keys[:1])
     if any(key not in weights for key in needed):
         weights = checkpoint_weights(model)
     return compare_steps(Generator(ir, weights), model, new_tokens, inputs)
@@ -129,12 +127,11 @@ class Generator(Steps):
 
     def __init__(self, ir: IR, weights: Mapping[str, Tensor]) -> None:
         decode = decode_graph(ir)
-        graphs = entry_graphs(ir)
-        weights = weights_for(graphs.values(), weights)
+        weights = weights_for(entry_graphs(ir).values(), weights)
         names = [tensor.name for tensor in decode.graph_inputs]
         places: Any = cache_map(ir)[0].shape[2] if "position" in names else None
         super().__init__(
-            IRExecutor(ir, weights if len(graphs) == _TEXT_ONLY else weights_read(ir, weights)),
+            IRExecutor(ir, weights),
             IRExecutor(decode, weights_read(decode, weights)),
             next(name for name in names if name.endswith("input_ids")),
             places,

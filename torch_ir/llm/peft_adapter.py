@@ -84,7 +84,7 @@ def read_adapter(path: str | os.PathLike[str]) -> Adapter:
     folder = Path(path)
     try:
         config = parse_json(read_text(folder / _CONFIG))
-    except (SerializationError, ValueError) as error:
+    except (SerializationError, ValueError, RecursionError) as error:
         raise WeightLoadError(f"{folder} is no adapter of PEFT: {error}") from error
     if not isinstance(config, dict):
         raise WeightLoadError(f"{folder / _CONFIG} does not contain an object")
