@@ -1,5 +1,6 @@
 """Sharded training steps: the new weights and state of all ranks are those of eager mode."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=0.1, eps=1e-2)
 
 
+@functools.cache
 def captured(optimizer: Any = sgd, **options: Any) -> IR:
     model = decoder().to("meta")
     ids, words = IDS.to("meta"), WORDS.to("meta")
@@ -94,8 +96,13 @@ def eager_step(model: nn.Module, optimizer: Any, words: Tensor, clip: float | No
     return dict(model.state_dict())
 
 
-@pytest.mark.parametrize("name", PARALLEL)
-@pytest.mark.parametrize("blocks", ["inline", "function"])
+@pytest.mark.parametrize(
+    ("name", "blocks"),
+    [
+        *((name, "function") for name in PARALLEL),
+        *(pytest.param(name, "inline", marks=pytest.mark.slow) for name in PARALLEL),
+    ],
+)
 def test_the_ranks_compute_the_step_of_eager_mode(name: str, blocks: str) -> None:
     """With words that are ignored in one half of the batch, so that the mean of means would be wrong."""
     words = WORDS.clone()
@@ -109,7 +116,7 @@ def test_the_ranks_compute_the_step_of_eager_mode(name: str, blocks: str) -> Non
         torch.testing.assert_close(got[key], value, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["tensor", "fsdp"])
+@pytest.mark.parametrize("name", [pytest.param("tensor", marks=pytest.mark.slow), "fsdp"])
 def test_clipping_uses_the_norm_of_all_shards(name: str) -> None:
     ir = captured(clip_norm=0.05)
     got = after_step(sharded(ir, name), {**decoder().state_dict(), **optimizer_state(ir)}, (IDS, WORDS))
@@ -132,6 +139,7 @@ def test_collectives_are_those_of_the_field() -> None:
     assert count < found["all_gather_into_tensor"] < 2 * count  # biases and the table are not read in backward
 
 
+@functools.cache
 def in_bfloat16() -> IR:
     model = decoder().to("meta", torch.bfloat16)
     ids, words = IDS.to("meta"), WORDS.to("meta")
@@ -247,12 +255,17 @@ class Sample(nn.Module):
         return self.function(x, self.weight).square().mean()
 
 
+@functools.cache
+def of_sample(name: str) -> IR:
+    model = Sample(SAMPLES[name])
+    return extract_training(model, (torch.zeros(4, 64),), optimizer=sgd(model), strict=False)
+
+
 @pytest.mark.parametrize("name", SAMPLES)
 def test_operators_over_a_sharded_batch(name: str) -> None:
     """Without a rule, the batch would be gathered; with a wrong one, the gradient would differ."""
     x = torch.randn(4, 64, generator=torch.Generator().manual_seed(3))
-    model = Sample(SAMPLES[name])
-    ir = extract_training(model, (x,), optimizer=sgd(model), strict=False)
+    model, ir = Sample(SAMPLES[name]), of_sample(name)
     rank = shard(ir, {}, {"dp": 2}, inputs=ROWS)
     got = after_step(rank, {**model.state_dict(), **optimizer_state(ir)}, (x,))
     eager = sgd(model)
@@ -263,9 +276,7 @@ def test_operators_over_a_sharded_batch(name: str) -> None:
 
 
 def test_every_rule_of_gradients_is_tried() -> None:
-    x = torch.randn(4, 64)
-    steps = [extract_training(Sample(function), (x,), strict=False) for function in SAMPLES.values()]
-    steps.append(in_bfloat16())
+    steps = [*map(of_sample, SAMPLES), in_bfloat16()]
     tried = {node.op_type.rpartition(".")[0] for ir in steps for node in ir.nodes}
     assert OF_GRADIENTS - tried == set()
 

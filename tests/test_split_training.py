@@ -1,5 +1,6 @@
 """Training steps in pipeline stages: bit-equal to the unsplit step, also over micro-batches."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from torch_ir.pipeline.pipeline_parts import one_forward_one_backward
 BLOCKS = 3
 
 
+@functools.cache
 def captured(rows: int, **options: Any) -> IR:
     """A step of AdamW on this many rows."""
     model = decoder(BLOCKS).to("meta")
@@ -43,7 +45,7 @@ def start(ir: IR) -> dict[str, torch.Tensor]:
     return {**decoder(BLOCKS).state_dict(), **optimizer_state(ir)}
 
 
-@pytest.mark.parametrize("blocks", ["inline", "function"])
+@pytest.mark.parametrize("blocks", [pytest.param("inline", marks=pytest.mark.slow), "function"])
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_micro_batches_through_stages_are_those_of_one_graph(blocks: str, clip: float | None) -> None:
     """Bit-equal: four micro-batches divide exactly, and each part runs the same operators."""
