@@ -15,7 +15,7 @@ from torch_ir.ir.plans.memory_plan import MemoryPlan, Place
 def check_plan(plan: MemoryPlan) -> MemoryPlan:
     """Return the plan; raise GraphError with the first mistake."""
     for message in _mistakes(plan):
-        raise GraphError(message)
+        raise GraphError(message, rule="R7")
     return plan
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
-from torch_ir.errors import DeviceError, GraphError, SerializationError, did_you_mean, suggestion
+from torch_ir.errors import DeviceError, GraphError, SerializationError, suggestion
 from torch_ir.ir.json.json_fields import allow_keys, optional, typed
 from torch_ir.ir.json.json_fields import field as required
 
@@ -86,7 +86,8 @@ class MemoryPlan:
     def place(self, tensor: str) -> Place:
         """Return the place of a tensor; a view has none of its own."""
         if tensor not in self._by_name:
-            raise GraphError(f"the plan has no tensor {tensor!r:.80}{did_you_mean(tensor, self._by_name)}")
+            hint = suggestion(tensor, self._by_name)
+            raise GraphError(f"the plan has no tensor {tensor!r:.80}", rule="R8", hint=hint)
         return self._by_name[tensor]
 
     def to_dict(self) -> dict[str, Any]:
@@ -136,7 +137,11 @@ def _place_record(place: Place) -> dict[str, Any]:
 def _read_bank(record: Any, path: str) -> Bank:
     allow_keys(record, {"name", "bytes", "alignment"}, path)
     limit = optional(record, "bytes", int, path)
-    return Bank(required(record, "name", str, path), limit, required(record, "alignment", int, path))
+    name, alignment = required(record, "name", str, path), required(record, "alignment", int, path)
+    try:
+        return Bank(name, limit, alignment)
+    except DeviceError as error:
+        raise SerializationError(str(error), path, rule="R4") from None
 
 
 def _read_places(records: list[Any], banks: Iterable[str], path: str) -> Iterable[Place]:
