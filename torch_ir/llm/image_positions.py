@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,12 +16,14 @@ def prompt_positions(model: Any, inputs: Mapping[str, Any]) -> Tensor:
 
     `inputs` are those of the processor. The weights are not read, so the model may be on meta.
     """
-    bare = copy.copy(model)  # the model keeps an offset of the last prompt, which is not changed here
-    bare._modules = dict(model._modules)
-    if model.base_model is not model:
-        bare._modules[model.base_model_prefix] = copy.copy(model.base_model)
     ids = inputs["input_ids"]
     given = {name: value for name, value in inputs.items() if name != "input_ids"}
     given.setdefault("attention_mask", torch.ones_like(ids))
-    found: Tensor = getattr(bare, POSITIONS)(ids, given)
+    before = [(vars(each), dict(vars(each))) for each in (model, model.base_model)]
+    try:
+        found: Tensor = getattr(model, POSITIONS)(ids, given)
+    finally:
+        for attributes, kept in before:  # the model remembers an offset of its last prompt
+            attributes.clear()
+            attributes.update(kept)
     return found
