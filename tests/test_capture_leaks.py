@@ -280,7 +280,10 @@ def every_holder(model: nn.Module, n: int) -> torch.Tensor:
     return torch.stack([holder(model, n) for holder in HOLDERS]).sum(0)
 
 
-@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize(
+    "road",
+    [pytest.param(road, marks=() if road in ("quick", "real", "record") else pytest.mark.slow) for road in ROADS],
+)
 def test_a_second_capture_and_eager_are_those_of_a_fresh_process(road: str) -> None:
     """Capture twice, another size, then eager at both sizes, with a table in every holder."""
     _check(every_holder, [(road, 4), (road, 4), (road, 6), ("eager", 4), ("eager", 6)])

@@ -28,6 +28,7 @@ RUNNING = {
     "sharding/local_ranks.py": "ranks that run a sharded graph",
     "pipeline/in_turn.py": "stages that run one after the other",
     "pipeline/rank.py": "a stage that runs in its own process",
+    "pipeline/training_run.py": "stages of a training step, one micro-batch after the other",
 }
 EXPORTING = {
     "cli/verbs/convert.py": "convert to .pt2",
