@@ -142,6 +142,20 @@ def test_what_leaves_is_what_was_there_then(executors: Any) -> None:
     assert torch.equal(IRExecutor(ir)(X), forward(nn.Module(), X))
 
 
+def test_any_number_of_arguments_and_a_write_that_torch_functionalises() -> None:
+    """Arguments of `*xs` and `**more` are named one by one, as in torch.export."""
+
+    def forward(self: nn.Module, *xs: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
+        y = xs[0].clone()
+        y.as_strided((2, 2), (2, 1)).mul_(3)
+        return y + xs[1] if xs[0].sum() > -9 else y * more["z"]
+
+    model = module(forward)
+    ir = recorded(model, X, X + 1, kwargs={"z": X * 2})
+    assert [tensor.name for tensor in ir.graph_inputs] == ["xs_0", "xs_1", "z"]
+    assert torch.equal(IRExecutor(ir)(X, X + 1, z=X * 2), model(X, X + 1, z=X * 2))
+
+
 def test_objects_that_the_user_has_frozen_are_constants_too() -> None:
     """Servers freeze what they have loaded before they fork, so that the garbage collector does not show it."""
     table = torch.arange(4.0)

@@ -215,10 +215,17 @@ def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) ->
 
 
 def _argument_names(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
+    """Return the names of the given arguments as torch.export has them: `*xs` is `xs_0`, `xs_1`, then keywords."""
     try:
-        return list(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
+        signature = inspect.signature(model.forward)
+        bound = signature.bind_partial(*args).arguments
     except (TypeError, ValueError):  # forward will raise, or has no signature
         return []
+    names: list[str] = []
+    for name, value in bound.items():
+        is_several = signature.parameters[name].kind == inspect.Parameter.VAR_POSITIONAL
+        names += [f"{name}_{index}" for index in range(len(value))] if is_several else [name]
+    return [*names, *kwargs]
 
 
 def _taken_apart(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
