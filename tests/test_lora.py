@@ -110,7 +110,7 @@ def test_one_for_each_row(model: Any, graph: IR, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")  # of PEFT
 def test_equal_to_peft(model: Any, graph: IR, tmp_path: Path) -> None:
     """Against PEFT itself: DoRA, embeddings, all linear layers, Conv1D, and adapters that differ in a batch."""
-    peft = pytest.importorskip("peft")
+    peft = pytest.importorskip("peft", reason="peft is not installed; no extra of torch-ir brings it")
 
     def make(base: Any, name: str, **options: Any) -> Any:
         torch.manual_seed(1)

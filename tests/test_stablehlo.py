@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import catalogue
 from tests.graphs import tensor, weight
 from tests.proof import captured, captured_entry, module
+from tests.stablehlo_models.sweep import CATALOGUE, EQUAL, NOT_COMPILED, Case, cases, measure
 from torch_ir import IR, ConversionError, OpNode, extract_ir, to_stablehlo
 from torch_ir.cli import main
 from torch_ir.errors import UnsupportedOperatorsError
@@ -29,6 +30,21 @@ def parsed(text: str) -> Any:
         found = mlir.Module.parse(text)
         assert found.operation.verify()
         return found
+
+
+NOT_IN_IREE = {"embedding_bag", "fft", "moe", "moe_gather", "static_cache"}  # IREE 3.13 does not compile them
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=() if case.name in ("lstm", "mlp") else pytest.mark.slow) for case in cases(CATALOGUE)],
+    ids=lambda case: case.name,
+)
+def test_a_model_runs_in_iree(case: Case) -> None:
+    """Compiled from the text, it returns what eager returns."""
+    pytest.importorskip("iree.compiler", reason="torch-ir[mlir] is not installed")
+    found = measure(case, "iree")
+    assert found.status == (NOT_COMPILED if case.name in NOT_IN_IREE else EQUAL), found.why
 
 
 def test_a_graph_as_text() -> None:

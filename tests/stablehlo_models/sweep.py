@@ -1,6 +1,7 @@
-"""Write every model of the catalogue and every tiny architecture as StableHLO, run it with XLA, compare with eager.
+"""Write every model of the catalogue and every tiny architecture as StableHLO, run it, and compare with eager.
 
-python -m tests.stablehlo_models.sweep [--only catalogue|architectures] [--sample N] [--out FILE] [NAME ...]
+python -m tests.stablehlo_models.sweep [--with xla|iree] [--only catalogue|architectures] [--sample N] [--out FILE]
+    [NAME ...]
 
 Prints a line for each model, then the counts and the operators that stop models, ranked by how many they stop.
 """
@@ -22,7 +23,8 @@ from torch import Tensor, nn
 
 import catalogue
 from tests.architectures import architectures
-from tests.stablehlo_models.xla import leaves, run_graph
+from tests.stablehlo_models import iree, xla
+from tests.stablehlo_models.xla import leaves
 from torch_ir import IR, TorchIRError, extract_ir
 from torch_ir.errors import UnsupportedOperatorsError
 from torch_ir.targets.write_stablehlo import to_stablehlo
@@ -30,6 +32,7 @@ from torch_ir.targets.write_stablehlo import to_stablehlo
 EQUAL, DIFFERENT, REFUSED, NOT_COMPILED, NOT_CAPTURED = "equal", "different", "refused", "not compiled", "not captured"
 ATOL, RTOL = 1e-4, 1e-3
 CATALOGUE, ARCHITECTURES = "catalogue", "architectures"
+ENGINES = {"xla": xla.run_graph, "iree": iree.run_graph}
 
 
 @dataclass
@@ -66,7 +69,7 @@ def cases(only: str | None = None) -> Iterator[Case]:
             yield Case(ARCHITECTURES, each.name, each.build, lambda each=each: ((), each.inputs()))
 
 
-def measure(case: Case) -> Outcome:
+def measure(case: Case, engine: str = "xla") -> Outcome:
     """Capture, write, run and compare one model."""
     outcome = Outcome(case.kind, case.name, EQUAL)
     torch.manual_seed(0)
@@ -89,8 +92,8 @@ def measure(case: Case) -> Outcome:
     outcome.nodes, outcome.bytes = len(ir.nodes), len(module.text)
     start = time.perf_counter()
     try:
-        made = run_graph(ir, state_of(ir, model), leaves((args, kwargs)), module)
-    except (RuntimeError, ValueError) as error:  # XLA's own
+        made = ENGINES[engine](ir, state_of(ir, model), leaves((args, kwargs)), module)
+    except (RuntimeError, ValueError) as error:  # the engine's own
         outcome.status, outcome.why = NOT_COMPILED, str(error)[:300]
         return outcome
     outcome.run_s = time.perf_counter() - start
@@ -146,6 +149,7 @@ def summary(outcomes: list[Outcome]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--with", dest="engine", choices=ENGINES, default="xla")
     parser.add_argument("--only", choices=[CATALOGUE, ARCHITECTURES])
     parser.add_argument("--sample", type=int, help="this many models, drawn at random with --seed")
     parser.add_argument("--seed", type=int, default=0)
@@ -158,7 +162,7 @@ def main() -> int:
     if arguments.sample:
         chosen = random.Random(arguments.seed).sample(chosen, min(arguments.sample, len(chosen)))
     for case in chosen:
-        outcomes.append(outcome := measure(case))
+        outcomes.append(outcome := measure(case, arguments.engine))
         times = f"{outcome.write_s:.2f} s", f"{outcome.run_s:.2f} s"
         print(outcome.name, outcome.status, *times, outcome.why[:300], flush=True)
         if arguments.out:
