@@ -1,5 +1,6 @@
 """A back end is not trusted with operators, dtypes and versions in which it was never compared with eager."""
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,6 +19,8 @@ from torch_ir.backends.swept import Swept, tables
 from torch_ir.cli.dispatch import main
 from torch_ir.ir.regroup.functions import outline
 from torch_ir.ops.schema import find_operator
+from torch_ir.run.executor import IRExecutor
+from torch_ir.run.tolerances import compare
 
 X = torch.ones(3)
 auto = table.find_backend("auto")
@@ -105,6 +108,22 @@ def test_quantised_operators_are_compared(runs: Any) -> None:
     runs(off=0.01, linear="float32")
     with pytest.raises(ExecutionError, match="does not compute"):
         compile(quantized, model.state_dict(), backend="mine")
+
+
+@pytest.mark.parametrize(("factor", "refused"), [(1 + 1e-4, False), (1 + 1e-3, True), (1.1, True)])
+def test_only_steps_of_rounding_are_forgiven_in_quantised_graphs(factor: float, refused: bool) -> None:
+    """A value between two integers may be rounded either way; a scale that is wrong moves the results further."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 4)).eval()
+    x, weights = torch.randn(16, 64), model.state_dict()
+    ir, _ = quantize(extract_ir(model, (x,), strict=False), "w8a8-dynamic")
+
+    def run(values: Sequence[Any]) -> Sequence[Any]:
+        return IRExecutor(ir, weights).run([value * factor for value in values]).outputs
+
+    assert compare(IRExecutor(ir, weights).run([x]).outputs[0], run([x])[0]).reason
+    with pytest.raises(ExecutionError, match="does not compute") if refused else contextlib.nullcontext():
+        verifying.verify("mine", run, ir, weights)
 
 
 def test_auto_does_not_choose_a_back_end_that_differs(runs: Any, tmp_path: Any, monkeypatch: Any) -> None:
