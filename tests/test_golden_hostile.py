@@ -1,6 +1,7 @@
 """Corrupted or hostile golden packs and dumps are rejected."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.golden_packs import NET, X, compared, dumped, golden
 from tests.proof import captured
 from torch_ir import Limits, compare_golden
 from torch_ir.errors import MissingFileError, SerializationError
-from torch_ir.golden.dumps import Dumps
+from torch_ir.golden.dumps import open_dumps
 from torch_ir.golden.pack import read_pack
 
 
@@ -141,4 +142,16 @@ def test_hostile_dumps(pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_one_number_of_a_dtype_that_numpy_lacks(tmp_path: Path) -> None:
     """A scalar of bfloat16 is stored as its two bytes, like larger arrays."""
     numpy.save(tmp_path / "x.npy", numpy.zeros((), dtype="V2"))
-    assert Dumps(tmp_path / "x.npy")["x"]().tolist() == [0, 0]
+    with open_dumps(tmp_path / "x.npy") as dumps:
+        assert dumps["x"]().tolist() == [0, 0]
+
+
+def test_an_archive_is_closed_after_an_error(pack: Path, tmp_path: Path) -> None:
+    """Even while the error is kept, which keeps what was read."""
+    archive = tmp_path / "dumps.npz"
+    numpy.savez(archive, tanh=X.numpy())
+    archive.write_bytes(archive.read_bytes().replace(b"NUMPY", b"DUMMY"))
+    with pytest.raises(SerializationError, match=r"cannot read .*dumps\.npz") as kept:
+        compare_golden(pack, archive)
+    assert archive not in [Path(os.readlink(each)) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    assert kept.value

@@ -14,7 +14,7 @@ from torch_ir.draw.dot import to_dot
 from torch_ir.draw.scene import build_scene
 from torch_ir.errors import TorchIRError
 from torch_ir.formats.protobuf import lowered_from_protobuf
-from torch_ir.golden.dumps import Dumps
+from torch_ir.golden import dumps
 from torch_ir.golden.pack import read_pack
 from torch_ir.ir import IR, OpNode, Origin, TensorMeta
 from torch_ir.ir.graph.tensor import Param
@@ -74,8 +74,9 @@ def open_pack(folder: Path) -> None:
 
 
 def open_dumps(file: Path) -> None:
-    for read in Dumps(file).values():
-        read()
+    with dumps.open_dumps(file) as found:
+        for read in found.values():
+            read()
 
 
 def show(file: Path) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import torch
 
 from torch_ir.errors import SerializationError, did_you_mean
-from torch_ir.golden.dumps import Dumps
-from torch_ir.golden.pack import Value, read_pack
+from torch_ir.golden.dumps import Dumps, open_dumps
+from torch_ir.golden.pack import Pack, Value, read_pack
 from torch_ir.ir import Limits
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.run.tolerances import Difference, compare, tolerances
@@ -92,8 +92,14 @@ def compare_golden(
     index of the pack.
     """
     golden = read_pack(pack, limits)
-    found = Dumps(dumps)
-    places = _places(golden.values, found, names or {})
+    with open_dumps(dumps) as found:
+        return _compared(golden, found, names or {}, rtol, atol)
+
+
+def _compared(
+    golden: Pack, found: Dumps, names: Mapping[str, str], rtol: float | None, atol: float | None
+) -> Comparison:
+    places = _places(golden.values, found, names)
     comparison = Comparison(notes=list(golden.notes))
     converted: dict[str, list[str]] = {}
     differences: dict[str, Difference] = {}

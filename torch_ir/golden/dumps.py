@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,23 +20,27 @@ _KINDS = (".safetensors", ".npz", ".npy")
 _MOST_EXPANDED, _MOST_TIMES = 1 << 28, 100  # limits of an archive: bytes, and expansion ratio beyond them
 
 
-class Dumps(dict[str, Callable[[], Any]]):
-    """Maps names to functions that read the tensor; nothing is unpickled, as that could run code."""
+Dumps = dict[str, Callable[[], Any]]  # names, and functions that read the tensors
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        place = Path(path)
-        if not place.exists():
-            raise SerializationError(f"no such file or folder: {place}")
-        files = sorted(file for file in place.rglob("*") if file.suffix in _KINDS) if place.is_dir() else [place]
-        if not files or files[0].suffix not in _KINDS:
-            raise SerializationError(f"{place} contains no dumps; expected {', '.join(_KINDS)} files")
-        super().__init__()
+
+@contextmanager
+def open_dumps(path: str | os.PathLike[str]) -> Iterator[Dumps]:
+    """Open a file or a folder, and close it at the end; nothing is unpickled, as that could run code."""
+    place = Path(path)
+    if not place.exists():
+        raise SerializationError(f"no such file or folder: {place}")
+    files = sorted(file for file in place.rglob("*") if file.suffix in _KINDS) if place.is_dir() else [place]
+    if not files or files[0].suffix not in _KINDS:
+        raise SerializationError(f"{place} contains no dumps; expected {', '.join(_KINDS)} files")
+    dumps: Dumps = {}
+    with ExitStack() as archives:
         for file in files:
             _refuse_special(file, follow=file == place)
-            for name, reader in _tensors(file, place):
-                if name in self:
+            for name, reader in _tensors(file, place, archives):
+                if name in dumps:
                     raise SerializationError(f"{file}: {name!r} is dumped twice")
-                self[name] = reader
+                dumps[name] = reader
+        yield dumps
 
 
 def _refuse_special(file: Path, *, follow: bool) -> None:
@@ -48,7 +53,7 @@ def _refuse_special(file: Path, *, follow: bool) -> None:
         raise SerializationError(f"cannot read {file}: {error.strerror}") from None
 
 
-def _tensors(file: Path, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _tensors(file: Path, folder: Path, archives: ExitStack) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the name of each tensor in a file with its reader; an .npy file is named by its path in the folder."""
     if file.suffix == ".safetensors":
         opened = open_safetensors(file)
@@ -56,12 +61,12 @@ def _tensors(file: Path, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]
             yield name, partial(opened.get_tensor, name)
     elif file.suffix == ".npz":
         refuse_expansion(file)
-        arrays = _load(file)
+        arrays = archives.enter_context(_loaded(file))
         for name in arrays.files:
             yield name, partial(_read_array, file, arrays, name)
     else:
         name = file.relative_to(folder).with_suffix("").as_posix() if folder.is_dir() else file.stem
-        yield name, lambda: _to_tensor(_load(file))
+        yield name, partial(_read_file, file)
 
 
 def refuse_expansion(file: Path) -> None:
@@ -77,28 +82,27 @@ def refuse_expansion(file: Path) -> None:
         raise SerializationError(f"{problem}; save it without compression (numpy.savez)", rule="R2")
 
 
+def _read_file(file: Path) -> Any:
+    with _loaded(file) as array:
+        return _to_tensor(array)
+
+
 def _read_array(file: Path, arrays: Any, name: str) -> Any:
     return _to_tensor(_guarded(file, lambda: arrays[name]))
 
 
-def _load(file: Path) -> Any:
+@contextmanager
+def _loaded(file: Path) -> Iterator[Any]:
+    """Yield the array of a file, or the archive, which reads while the file is open."""
     try:
         import numpy
     except ImportError:
         raise MissingExtraError(f"reading {file.suffix} files", "numpy", "safetensors") from None
-    opened = _guarded(file, lambda: file.open("rb"))  # numpy leaves a damaged archive open
-    try:
+    with _guarded(file, lambda: file.open("rb")) as opened:
         found = _guarded(file, lambda: numpy.load(opened, allow_pickle=False))
-    except SerializationError:
-        opened.close()
-        raise
-    if isinstance(found, numpy.ndarray):
-        opened.close()
-    else:
-        found.fid = opened  # it is closed with the archive
-    if isinstance(found, numpy.ndarray) is (file.suffix == ".npz"):  # numpy ignores the suffix
-        raise SerializationError(f"the content of {file} is not {file.suffix}")
-    return found
+        if isinstance(found, numpy.ndarray) is (file.suffix == ".npz"):  # numpy ignores the suffix
+            raise SerializationError(f"the content of {file} is not {file.suffix}")
+        yield found
 
 
 def _guarded(file: Path, read: Callable[[], Any]) -> Any:
