@@ -62,6 +62,20 @@ def test_prims_leave_what_has_no_reference() -> None:
         assert_near(IRExecutor(graph, model.state_dict())(x), model(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int16, torch.int32])
+def test_primitives_return_the_dtypes_that_the_graph_states(dtype: torch.dtype) -> None:
+    """Torch's kernels of some primitives return int64 for narrower integers: these operators are left as they are."""
+
+    def computed(x: Tensor) -> tuple[Tensor, ...]:
+        return (x.cumsum(0, dtype=torch.int32), x.sum(dtype=dtype), x.prod(0, dtype=torch.int16), x + x, x.signbit())
+
+    x = torch.tensor([0, 1, 1, 3]).to(dtype)
+    graph, _ = to_opset(captured(module(lambda _, x: computed(x)), x), "prims")
+    for found, tensor, wanted in zip(IRExecutor(graph, {})(x), graph.graph_outputs, computed(x), strict=True):
+        assert str(found.dtype) == f"torch.{tensor.dtype}"
+        assert_near(found, wanted)
+
+
 def test_a_list_of_operators_is_a_set_too() -> None:
     """Overloads are meant by the name alone, and fused operators that are not listed are inlined."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.randn(2, 4)

@@ -29,6 +29,7 @@ from torch_ir.ops.torch_internals import DisableTorchFunction, OpOverload, can_d
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_name, to_torch
 
 NO_RULE = "torch has no decomposition of it"
+_SUMS = ("prims.sum.default", "prims.prod.default")
 
 
 def decomposed(node: OpNode, device: str = "cpu", *, prims: bool = False) -> IR | str:
@@ -139,8 +140,18 @@ def _traced(
 
 
 def _is_no_gain(step: OpNode, prims: bool) -> bool:
-    """Whether a step is an unwanted primitive, or allocates uninitialised memory to fill it later."""
-    return (step.op_type.startswith("prims.") and not prims) or is_uninitialised(step)
+    """Whether a step is an unwanted primitive, returns another dtype, or allocates memory to fill it later."""
+    return (step.op_type.startswith("prims.") and not prims) or _is_widened(step) or is_uninitialised(step)
+
+
+def _is_widened(step: OpNode) -> bool:
+    """Whether torch's kernel returns a wider dtype than its shape rule says: sums, and booleans with a number."""
+    if not step.op_type.startswith("prims.") or not step.inputs:
+        return False
+    dtype = step.inputs[0].dtype
+    if step.op_type in _SUMS:
+        return dtype in ("bool", "uint8", "int8", "int16", "int32")
+    return dtype == "bool" and any(type(step.attrs.get(name)) in (int, float) for name in ("self", "other"))
 
 
 def _empty(tensor: TensorMeta) -> Tensor:
