@@ -73,6 +73,7 @@ def test_a_refused_node_is_named_before_anything_runs(monkeypatch: pytest.Monkey
         ({"rank": 0}, False),
         ({"empty": True}, False),
         ({"open": True}, False),
+        ({"storage": True}, False),
         ({"attr": {"train": True}, "rank": 0}, False),
     ],
 )

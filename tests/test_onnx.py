@@ -311,6 +311,25 @@ def test_bad_requests_are_one_sentence(tied: tuple[nn.Module, IR, Tensor], tmp_p
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("taken", "is_refused"),
+    [
+        (lambda x: x[2:].as_strided((2,), (1,), 0), True),
+        (lambda x: x.T.as_strided((2,), (1,)), True),
+        (lambda x: x.as_strided((2,), (1,), 1), False),
+        (lambda x: x.reshape(-1).as_strided((2,), (1,)), False),
+    ],
+)
+def test_places_in_the_storage_of_a_view_are_refused(taken: Any, is_refused: bool, tmp_path: Path) -> None:
+    """ONNX has no storages: torch.onnx would count from the first element of the view."""
+    ir = captured(module(lambda _, x: taken(x) * 2), torch.randn(4, 6))
+    if is_refused:
+        with pytest.raises(ConversionError, match=r"places in the storage of a view:\n  aten\.as_strided\.default "):
+            to_onnx(ir, tmp_path / "x.onnx")
+    else:
+        to_onnx(ir, tmp_path / "x.onnx")
+
+
 def test_equivalents_are_needed() -> None:
     """Each stands for an operator that torch's own exporter still cannot write; the rest is left to it."""
     x, small = torch.arange(4), torch.randn(2, 3, 4)

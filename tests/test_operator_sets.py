@@ -76,6 +76,14 @@ def test_primitives_return_the_dtypes_that_the_graph_states(dtype: torch.dtype) 
         assert_near(found, wanted)
 
 
+@pytest.mark.parametrize("taken", [lambda y: y[:, 1:], lambda y: y.narrow(1, 0, 2), lambda y: y.diagonal()])
+def test_parts_of_views_are_taken_from_the_view(taken: Callable[[Tensor], Tensor]) -> None:
+    """Torch's primitives take them from the storage, whose first element need not be that of the view."""
+    model, x = module(lambda _, x: taken(x.chunk(2, 1)[1]) * 2), torch.randn(4, 6)
+    graph, _ = to_opset(captured(model, x), "prims")
+    assert_near(IRExecutor(graph, {})(x), model(x))
+
+
 def test_a_list_of_operators_is_a_set_too() -> None:
     """Overloads are meant by the name alone, and fused operators that are not listed are inlined."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.randn(2, 4)

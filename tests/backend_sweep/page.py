@@ -43,7 +43,12 @@ def _condition(when: Mapping[str, Any]) -> str:
             told.append(f"with {', '.join(wanted)}")
         else:
             told.append(
-                {"rank": f"an input of {wanted} dimensions", "empty": "no elements", "open": "open sizes"}[kind]
+                {
+                    "rank": f"an input of {wanted} dimensions",
+                    "empty": "no elements",
+                    "open": "open sizes",
+                    "storage": "a view",
+                }[kind]
             )
     return "; ".join(told)
 

@@ -11,6 +11,7 @@ The condition is a conjunction over a closed vocabulary:
   rank      an input has this many dimensions: {"rank": 0}
   empty     an input has no elements: {"empty": true}
   open      a size of an input or output is symbolic: {"open": true}
+  storage   elements are counted in the storage of a view: {"storage": true}
   values    of a deviation: the input values it needs, which are not in a graph: {"values": ["nan"]}
 """
 
@@ -23,6 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from torch_ir.analysis.memory.aliasing import counts_in_a_storage
 from torch_ir.backends.table import installed_backends
 from torch_ir.errors import ExecutionError, SerializationError
 from torch_ir.ir import IR, OpNode
@@ -64,6 +66,7 @@ _TESTS: dict[str, Callable[[OpNode, Any], bool]] = {
     "rank": lambda node, wanted: any(len(tensor.shape) == wanted for tensor in node.inputs),
     "empty": lambda node, wanted: wanted == any(0 in tensor.shape for tensor in node.inputs),
     "open": lambda node, wanted: wanted == any(not tensor.is_static for tensor in (*node.inputs, *node.outputs)),
+    "storage": lambda node, wanted: wanted == counts_in_a_storage(node),
     "values": lambda node, wanted: True,
 }
 VOCABULARY = frozenset(_TESTS)

@@ -111,6 +111,8 @@ def _recorded(
         return body
     if any(step.op_type == node.op_type or _is_no_gain(step, prims) for step in body.nodes):
         return NO_RULE
+    if any(map(_reads_from_an_offset, body.nodes)):
+        return "torch's decomposition counts elements from the start of the storage, which a view does not have"
     return "torch's decomposition writes in place" if any(map(writes_in_place, body.nodes)) else body
 
 
@@ -142,6 +144,12 @@ def _traced(
 def _is_no_gain(step: OpNode, prims: bool) -> bool:
     """Whether a step is an unwanted primitive, returns another dtype, or allocates memory to fill it later."""
     return (step.op_type.startswith("prims.") and not prims) or _is_widened(step) or is_uninitialised(step)
+
+
+def _reads_from_an_offset(step: OpNode) -> bool:
+    """Whether a step takes elements by their places in the storage of its input, which may be a view."""
+    is_strided = step.op_type.startswith(("aten.as_strided", "prims.as_strided"))
+    return is_strided and step.attrs.get("storage_offset") is not None
 
 
 def _is_widened(step: OpNode) -> bool:

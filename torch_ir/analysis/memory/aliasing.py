@@ -36,6 +36,18 @@ def shares_memory(node: OpNode, functions: Functions = _NONE) -> bool:
     return is_view(node) or (is_open and node.inputs[0].dtype == node.outputs[0].dtype and not node.attrs.get("copy"))
 
 
+def counts_in_a_storage(node: OpNode) -> bool:
+    """Whether a node takes elements by their places in a storage that its input may share, or does not fill in order.
+
+    Runtimes without storages count from the first element of the input instead.
+    """
+    if not node.op_type.startswith("aten.as_strided"):
+        return False
+    given = node.inputs[0]
+    may_be_a_part = given.producer is not None and shares_memory(given.producer)
+    return given.stride is not None or (may_be_a_part and node.attrs.get("storage_offset") is not None)
+
+
 def _gives_inputs(body: IR) -> bool:
     """Whether an output of a function may share storage with an input."""
     given = set(body.graph_inputs)
