@@ -89,6 +89,8 @@ def test_a_file_that_is_no_model(here: Path, capsys: pytest.CaptureFixture[str])
     torch.save(model.state_dict(), "weights.pt")
     torch.save(model, "whole.pt")
     assert "weights.pt holds weights (a state dict), not a model" in failure(capsys, "extract", "weights.pt")
+    Path("checkpoint").mkdir()
+    assert "the folder checkpoint has no config.json" in failure(capsys, "extract", "checkpoint")
     told = failure(capsys, "extract", "whole.pt")
     assert "whole.pt is a pickled module, which runs code when it is loaded" in told
     assert "net.py:Net --input ... --weights" in told

@@ -67,9 +67,7 @@ def weights_from(source: WeightSource) -> Mapping[str, Weight]:
         return state
     if isinstance(source, (str, os.PathLike)):
         return load_weights(source)
-    raise ArgumentError(
-        f"weights are a state dict, a model, or the path of a checkpoint, not a {type(source).__name__}"
-    )
+    raise ArgumentError(f"weights are a state dict, a model, or the path of a checkpoint, not {type(source).__name__}")
 
 
 def open_weights(path: str | os.PathLike[str]) -> dict[str, Weight]:
