@@ -99,6 +99,7 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
         failure(capsys, "draw", "empty.jsn") == "'empty.jsn' is neither a file nor a model; did you mean 'empty.json'?"
     )
     assert failure(capsys, "diff", "empty.jsn", "b") == "empty.jsn is not a graph file; did you mean 'empty.json'?"
+    assert failure(capsys, "info", "none.json") == "cannot read none.json: No such file or directory"
     assert failure(capsys, "info", "folder/none.json") == "cannot read folder/none.json: No such file or directory"
     told = "cannot read emty.json: No such file or directory; did you mean 'empty.json'?"
     assert failure(capsys, "info", "emty.json") == told

@@ -8,13 +8,11 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from itertools import filterfalse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.models.model_kinds import is_model
+from torch_ir.cli.models.model_kinds import did_you_mean_file, is_model
 from torch_ir.cli.progress import show_progress
-from torch_ir.errors import CommandError, MissingFileError, SerializationError, TorchIRError, did_you_mean
+from torch_ir.errors import CommandError, MissingFileError, SerializationError, TorchIRError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -160,23 +158,18 @@ def load_graph(path: str) -> IR:
 
     if is_model(path):
         capture = f"; a model is captured first: torch-ir extract {shlex.quote(path)} -o graph.json"
-        raise CommandError(f"{path} is not a graph file{_nearest_file(path) or capture}")
+        raise CommandError(f"{path} is not a graph file{did_you_mean_file(path) or capture}")
     show_progress(f"reading {path}")
     try:
         return load_protobuf(path) if is_protobuf(path) else IR.load(path)
     except MissingFileError as error:
-        raise MissingFileError(f"{error}{_nearest_file(path)}") from None
+        raise MissingFileError(f"{error}{did_you_mean_file(path)}") from None
     except SerializationError as error:
         if path not in str(error):
             error.file = path
         raise
     except TorchIRError as error:
         raise SerializationError(f"{path}: {error}") from None
-
-
-def _nearest_file(path: str) -> str:
-    """Return a message suffix with the file of the same folder whose name is nearest, or an empty string."""
-    return did_you_mean(path, filterfalse(is_model, map(str, Path(path).parent.glob("*"))))
 
 
 def load_checked(path: str) -> IR:

@@ -44,7 +44,7 @@ def aligned(
 
 
 def cut(text: str, width: int | None) -> str:
-    """Shorten text with an ellipsis: a name, also with `×N`, at its start; a sentence at its end."""
+    """Shorten text with an ellipsis: a name, with its count too, at its start; a sentence at its end."""
     if width is None or len(text) <= width:
         return text
     is_sentence = " " in text.partition(" \N{MULTIPLICATION SIGN}")[0]

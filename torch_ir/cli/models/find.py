@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch_ir.cli.models.config import find_config, model_types
 from torch_ir.cli.models.exported_program import find_program
 from torch_ir.cli.models.factory import find_factory
-from torch_ir.cli.models.model_kinds import CODE, PROGRAM, TIMM, TRANSFORMERS, is_config, is_model
+from torch_ir.cli.models.model_kinds import CODE, PROGRAM, TIMM, TRANSFORMERS, did_you_mean_file, is_config, is_model
 from torch_ir.cli.models.model_settings import split_settings
 from torch_ir.cli.models.own_code import refuse_foreign_name
 from torch_ir.cli.models.timm import find_timm, is_of_timm, names_of_timm
@@ -85,6 +85,6 @@ def _find_bare(text: str, name: str) -> Source:
         raise CommandError(
             f"the folder {name} has no config.json, so it is not a model of transformers; {_USAGE} {name}"
         )
-    hint = did_you_mean(name, [*types, *names_of_timm(), *map(str, path.parent.glob("*"))])
+    hint = did_you_mean_file(name) or did_you_mean(name, [*types, *names_of_timm()])
     spellings = "; write it as net.py:Net, package.module:Class, hf:llama, timm:resnet50 or model.pt2"
     raise CommandError(f"{name!r} is neither a file nor a model{hint or spellings}")
