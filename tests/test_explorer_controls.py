@@ -8,11 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from torch import nn
 
 import torch_ir
 from tests import browser
 from tests.explored import decoder, hostile, normed
-from tests.explorer_page import box, boxes, closed, panel
+from tests.explorer_page import TIMES, box, boxes, closed, panel
 from tests.graphs import mlp
 from tests.proof import captured
 from tests.test_diff_events import Convolutions
@@ -291,3 +292,20 @@ def test_a_saved_picture_of_hostile_names_is_only_text(shown: Any, tmp_path: Pat
     saved.value.save_as(tmp_path / "hostile.svg")
     names = {element.tag.rpartition("}")[2] for element in ElementTree.parse(tmp_path / "hostile.svg").iter()}
     assert names <= {"svg", "g", "rect", "text", "path", "defs", "marker", "title"}
+
+
+def test_a_quantised_layer_shows_its_bytes(shown: Any) -> None:
+    """Of a run: the quantised weight that it reads; what is computed once has its own costs and no share."""
+    model = nn.Sequential(nn.Sequential(nn.Linear(16, 8)), nn.ReLU()).eval()
+    ir, _ = torch_ir.quantize(captured(model, torch.ones(2, 16)), "int8")
+    page = shown(ir)
+    assert page.get_by_text(re.compile("quantised to 128 B of int8$")).count() == 1
+    assert page.get_by_text("Cost of one run").count() == 1
+    page.keyboard.press("/")
+    page.keyboard.type("quantize_per_channel")
+    page.keyboard.press("Enter")
+    assert page.get_by_text("Cost when weights are bound").count() == 1
+    page.get_by_role("button", name="Bytes moved").click()
+    assert f"int8 8{TIMES}16" in box(page, "quantize_per_channel").text_content()
+    assert box(page, "quantize_per_channel").locator(".share").count() == 0
+    assert box(page, "dequantize_per_channel").locator(".share").count() == 1

@@ -39,6 +39,7 @@ class Graph {
     this.callers = [];
     this.tensors = rows(record.tensors).map((row) => tensorOf(row, texts));
     this.nodes = rows(record.nodes).map((row, at) => nodeOf(row, texts, this, at));
+    for (const at of record.once) this.nodes[at].isOnce = true;
     this.groups = record.groups.map((row, at) => groupOf(row, texts, this, at));
     this.root = this.groups.at(-1);
     this.inputs = record.inputs.map((at) => this.tensors[at]);
@@ -64,6 +65,7 @@ class Graph {
       group.items = group.items.map((at) => (at >= 0 ? this.nodes[at] : this.groups[-1 - at]));
       for (const item of group.items) item.parent = group;
       group.nodes = group.items.flatMap((item) => (item.isNode ? [item] : item.nodes));
+      group.isOnce = group.nodes.length > 0 && group.nodes.every((node) => node.isOnce);
     }
     for (const group of this.root.items) if (group.kind === "once") fixValues(group);
   }

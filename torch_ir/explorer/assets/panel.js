@@ -128,9 +128,9 @@ class Panel {
       html("span", { title: grouped(amount) }, scaled(amount, unit)),
       share,
     ];
-    const shareOf = (one, all) => (all && work !== total ? percent(one / all) : "");
+    const shareOf = (one, all) => (all && work !== total && !item.isOnce ? percent(one / all) : "");
     return section(
-      "Cost of one run",
+      item.isOnce ? "Cost when weights are bound" : "Cost of one run",
       table(
         [
           row("MACs", work.macs, "", ""),
@@ -155,7 +155,7 @@ class Panel {
   }
 
   hottest(view, group) {
-    const flopsOf = (item) => view.side.weigh(item.work.flops);
+    const flopsOf = (item) => (item.isOnce && !group.isOnce ? 0 : view.side.weigh(item.work.flops));
     const { level } = view.content(view.placeOf(group));
     const items = level.items.filter(flopsOf).sort((one, other) => flopsOf(other) - flopsOf(one));
     const row = (item) => {
