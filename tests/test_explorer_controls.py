@@ -16,6 +16,7 @@ from tests.explored import decoder, hostile, normed
 from tests.explorer_page import TIMES, box, boxes, closed, panel
 from tests.graphs import mlp
 from tests.proof import captured
+from tests.test_changing_buffers import graph as changing
 from tests.test_diff_events import Convolutions
 
 pytestmark = pytest.mark.skipif(browser.find() is None, reason=browser.ABSENT)
@@ -309,3 +310,12 @@ def test_a_quantised_layer_shows_its_bytes(shown: Any) -> None:
     assert f"int8 8{TIMES}16" in box(page, "quantize_per_channel").text_content()
     assert box(page, "quantize_per_channel").locator(".share").count() == 0
     assert box(page, "dequantize_per_channel").locator(".share").count() == 1
+
+
+def test_a_changed_buffer_is_named_by_its_key(shown: Any) -> None:
+    """In the graph, in the list of what a run changes, and at the node that computes its new value."""
+    page = shown(changing())
+    assert "updates steps" in page.locator(".port.out text").all_text_contents()
+    assert panel(page)["steps"] == "add"
+    page.locator(".panel").get_by_role("button", name="add").click()
+    assert "new value of steps" in page.locator(".panel").inner_text()

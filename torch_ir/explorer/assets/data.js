@@ -45,7 +45,11 @@ class Graph {
     this.inputs = record.inputs.map((at) => this.tensors[at]);
     this.outputs = record.outputs.map((at) => this.tensors[at]);
     this.changes = record.changes.map((pair) => pair.map((at) => this.tensors[at]));
-    for (const tensor of [...this.outputs, ...this.changes.map((pair) => pair[1])]) tensor.isResult = true;
+    for (const tensor of this.outputs) tensor.isResult = tensor.isOutput = true;
+    for (const [target, value] of this.changes) {
+      value.isResult = true;
+      value.updates.push(target.keys || target.name);
+    }
   }
 
   // Numbers become what they stand for.
@@ -96,7 +100,9 @@ function tensorOf(row, texts) {
     strides: row.stride < 0 ? null : texts[row.stride],
     isWeight: row.kind >= 0,
     isFixed: row.kind >= 0,
-    isResult: false,
+    isResult: false, // leaves the graph, as an output or as the new value of what it updates
+    isOutput: false,
+    updates: [],
     maker: null,
     readers: [],
   };

@@ -127,6 +127,7 @@ function portWidth(item, port) {
 function portText(item, [tensor, ...others]) {
   const isWhole = item.isNode || item.kind === "graph";
   if (others.length) return `${tensor.name} and ${others.length} more`;
+  if (isWhole && tensor.updates.length && !tensor.isOutput) return `updates ${tensor.updates.join(", ")}`;
   return isWhole ? `${tensor.name} ${shapeText(tensor)}` : shapeText(tensor);
 }
 

@@ -109,7 +109,9 @@ class Panel {
   readers(view, node) {
     const readers = [...new Set(node.outputs.flatMap((tensor) => tensor.readers))];
     const rows = readers.map((reader) => [this.link(view, reader, reader.name), reader.module]);
-    return table(node.outputs.some((tensor) => tensor.isResult) ? [...rows, ["result of the graph"]] : rows);
+    const updates = node.outputs.flatMap((tensor) => tensor.updates).map((key) => [`new value of ${key}`]);
+    const results = node.outputs.some((tensor) => tensor.isOutput) ? [["result of the graph"]] : [];
+    return table([...rows, ...updates, ...results]);
   }
 
   functions(view, node) {
