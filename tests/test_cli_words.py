@@ -133,3 +133,15 @@ def test_dumps_in_half_precision(here: Path) -> None:
     wrong = compare_golden("pack", "wrong.safetensors")
     assert wrong.differing == ["tanh"]
     assert wrong.sqnr["tanh"] < 30
+
+
+@pytest.mark.parametrize("name", ["net.onnx", "net.py", "NET.SVG", "weights.pt"])
+def test_a_graph_is_not_written_to_a_file_of_another_format(
+    here: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Before any work; `convert` and the others write these."""
+    told = failure(capsys, "optimize", "mlp.json", "-o", name)
+    assert told.startswith(
+        f"{name} is not a graph file; optimize writes .json, .json.gz, .pb or .ir, and `torch-ir conv"
+    )
+    assert not Path(name).exists()
