@@ -71,6 +71,12 @@ def test_errors_are_json_where_results_are(here: Path, capsys: pytest.CaptureFix
     Path("bad.json").write_text('{"format": "torch-ir", "version": 1, "nodes": 3}')
     assert main(["cost", "bad.json", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["rule"].startswith("R")
+    with pytest.raises(SystemExit):
+        main(["cost", "mlp.json", "--json", "--by", "ops"])
+    out, err = capsys.readouterr()
+    message = "argument --by: unknown choice 'ops'; did you mean 'op'?"
+    assert json.loads(out)["error"] == {"type": "UsageError", "message": message}
+    assert err.endswith(f"torch-ir cost: error: {message}\n")
 
 
 def test_pictures_in_pdf(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

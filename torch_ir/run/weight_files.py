@@ -246,8 +246,8 @@ def fit_weights(ir: IR, weights: Mapping[str, Weight], constants: Mapping[str, t
     wrong, surplus = list(_misfits(ir, weights, constants, unused, Budget(_HINTS))), _surplus([ir], weights)
     if wrong or any(misfit.kind == UNREAD for misfit in surplus):
         problems = [str(misfit) for misfit in (*wrong, *surplus)]
-        more = [f"and {len(problems) - _SHOWN:,} more"] if len(problems) > _SHOWN else []
-        listed = "\n  ".join([*problems[:_SHOWN], *more])
+        others = [f"and {len(problems) - _SHOWN:,} more"] if len(problems) > _SHOWN else []
+        listed = "\n  ".join([*problems[:_SHOWN], *others])
         raise WeightLoadError(f"the weights do not fit {ir.model_name or 'the graph'}:\n  {listed}")
     if surplus:
         more = f" (and {len(surplus) - 1} more)" if len(surplus) > 1 else ""
