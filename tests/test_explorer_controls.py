@@ -20,6 +20,7 @@ from tests.test_changing_buffers import graph as changing
 from tests.test_diff_events import Convolutions
 
 pytestmark = pytest.mark.skipif(browser.find() is None, reason=browser.ABSENT)
+SVG = "{http://www.w3.org/2000/svg}"
 OUTLINE = "part => getComputedStyle(part).outlineStyle"
 
 
@@ -269,12 +270,14 @@ def test_what_is_visible_can_be_saved(shown: Any, tmp_path: Path) -> None:
     assert saved.value.suggested_filename == "Decoder.svg"
     saved.value.save_as(tmp_path / "seen.svg")
     tree = ElementTree.parse(tmp_path / "seen.svg")
-    text = [element.text for element in tree.iter("{http://www.w3.org/2000/svg}text")]
+    text = [element.text for element in tree.iter(f"{SVG}text")]
     assert "layers.0" in text
     drawn, canvas = page.locator(".place").all(), page.locator(".canvas").bounding_box()
     seen = [one for one in drawn if one.bounding_box()["y"] < canvas["y"] + canvas["height"]]
     assert len(seen) < len(drawn) or text.count("layers.5") == 1
-    assert "var(" not in (tmp_path / "seen.svg").read_text()
+    fills = {element.get("fill") for kind in ("rect", "text") for element in tree.iter(f"{SVG}{kind}")}
+    assert len(fills) > 4
+    assert all(re.fullmatch(r"rgba?\(\d+, \d+, \d+(, [\d.]+)?\)", fill or "") for fill in fills), fills
     with page.expect_download() as saved:
         page.get_by_role("button", name="PNG").click()
     saved.value.save_as(tmp_path / "seen.png")
