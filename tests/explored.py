@@ -56,6 +56,16 @@ def decoder(layers: int, plain: int = 30) -> IR:
     return IR(graph.nodes, [x, mask], [last], params=graph.params, model_name="Decoder", pytorch_version="2.13.0")
 
 
+def merged_weights() -> IR:
+    """A layer, and two nodes over its weight."""
+    graph, x = Growing(), tensor("x", 4, WIDTH)
+    y = graph.linear(x, "fc")
+    w = graph.params[0]
+    scaled = graph.op("mul", [graph.op("add", [w, w], ""), w], "")
+    last = graph.op("add", [y, scaled], "")
+    return IR(graph.nodes, [x], [last], params=graph.params)
+
+
 def trained() -> IR:
     """Two modules, their backward, which reads values of forward, and an update."""
     graph = Growing()

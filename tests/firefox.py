@@ -18,7 +18,7 @@ from typing import Any
 from tornado.websocket import websocket_connect
 
 PROGRAMS = ("firefox-esr", "firefox")
-ABSENT = f"no Firefox: none of {', '.join(PROGRAMS)} is on the path"
+ABSENT = f"no Firefox: none of {', '.join(PROGRAMS)} is on the path; `apt-get install firefox-esr` installs one"
 _PATIENCE = 60.0  # seconds for an answer
 
 

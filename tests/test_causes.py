@@ -100,6 +100,7 @@ def test_words_of_the_user_decide_nothing() -> None:
         (RuntimeError("the Constraints violated"), Cause.UNKNOWN),
         (ValueError("Could not guard on data-dependent expression u0 > 0"), Cause.BRANCH_ON_DATA),
         (RuntimeError("\n .numpy() is not supported for tensor subclasses."), Cause.NUMPY),
+        (TypeError("loop of ufunc does not support argument 0 of type SymFloat which has no"), Cause.NUMPY),
         (TypeError("missing a required argument: 'y'"), Cause.WRONG_INPUTS),
         (ValueError("missing a required argument: 'y'"), Cause.UNKNOWN),
         (RecursionError(), Cause.ENDLESS_RECURSION),

@@ -219,7 +219,10 @@ def test_an_instance_and_weights_from_a_file(here, capsys):
             ["net.py:Net", "--input", "ids=int63[2,3]"],
             "'ids=int63[2,3]' is not an input; did you mean 'ids=int64[2,3]'?",
         ),
-        (["net.py:Net", "--input", "idz=i64[2,3]"], "Net.forward has no argument 'idz'; did you mean 'ids'?"),
+        (
+            ["net.py:Net", "--input", "idz=i64[2,3]"],
+            "Net.forward(ids, mask, scale) has no argument 'idz'; did you mean 'ids'?",
+        ),
         (
             ["net.py:Net"],
             'Net.forward(ids, mask=None, *, scale=None) needs inputs; give them, as in --input "ids=f32[1,8]"',

@@ -71,6 +71,12 @@ def test_errors_are_json_where_results_are(here: Path, capsys: pytest.CaptureFix
     Path("bad.json").write_text('{"format": "torch-ir", "version": 1, "nodes": 3}')
     assert main(["cost", "bad.json", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["rule"].startswith("R")
+    with pytest.raises(SystemExit):
+        main(["cost", "mlp.json", "--json", "--by", "ops"])
+    out, err = capsys.readouterr()
+    message = "argument --by: unknown choice 'ops'; did you mean 'op'?"
+    assert json.loads(out)["error"] == {"type": "UsageError", "message": message}
+    assert err.endswith(f"torch-ir cost: error: {message}\n")
 
 
 def test_pictures_in_pdf(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,6 +95,8 @@ def test_a_file_that_is_no_model(here: Path, capsys: pytest.CaptureFixture[str])
     torch.save(model.state_dict(), "weights.pt")
     torch.save(model, "whole.pt")
     assert "weights.pt holds weights (a state dict), not a model" in failure(capsys, "extract", "weights.pt")
+    Path("checkpoint").mkdir()
+    assert "the folder checkpoint has no config.json" in failure(capsys, "extract", "checkpoint")
     told = failure(capsys, "extract", "whole.pt")
     assert "whole.pt is a pickled module, which runs code when it is loaded" in told
     assert "net.py:Net --input ... --weights" in told
@@ -131,3 +139,15 @@ def test_dumps_in_half_precision(here: Path) -> None:
     wrong = compare_golden("pack", "wrong.safetensors")
     assert wrong.differing == ["tanh"]
     assert wrong.sqnr["tanh"] < 30
+
+
+@pytest.mark.parametrize("name", ["net.onnx", "net.py", "NET.SVG", "weights.pt"])
+def test_a_graph_is_not_written_to_a_file_of_another_format(
+    here: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Before any work; `convert` and the others write these."""
+    told = failure(capsys, "optimize", "mlp.json", "-o", name)
+    assert told.startswith(
+        f"{name} is not a graph file; optimize writes .json, .json.gz, .pb or .ir, and `torch-ir conv"
+    )
+    assert not Path(name).exists()

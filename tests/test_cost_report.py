@@ -172,7 +172,7 @@ def test_figures_of_a_device(text: str, peak: float, bandwidth: float) -> None:
     [
         ("peak=1T", "lacks 'bw'"),
         ("", "invalid device figure ''"),
-        ("peek=1,bw=1", "invalid device figure 'peek=1'; did you mean 'peak'?"),
+        ("peek=1,bw=1", "invalid device figure 'peek=1'; write it as peak=312TFLOPs,bw=2.0TB/s; did you mean 'peak'?"),
         ("peak=fast,bw=1", "invalid device figure peak=fast"),
         ("peak=-1TFLOPs,bw=1", "invalid device figure peak=-1TFLOPs"),
         ("peak=1TB/s,bw=1", "invalid device figure peak=1TB/s"),

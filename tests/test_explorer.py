@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import torch_ir
-from tests.explored import HOSTILE, Growing, asserting, decoder, hostile, sharded, with_call
+from tests.explored import HOSTILE, Growing, asserting, decoder, hostile, merged_weights, sharded, with_call
 from tests.graphs import everything, mlp, tensor
 from torch_ir.analysis import cost
 from torch_ir.cli.dispatch import main
@@ -105,12 +105,7 @@ def test_layers_that_differ_in_turn_repeat_together() -> None:
 
 def test_what_depends_on_weights_alone_is_put_together() -> None:
     """Folded weights are many uninteresting nodes; they are one collapsed group."""
-    graph, x = Growing(), tensor("x", 4, 8)
-    y = graph.linear(x, "fc")
-    w = graph.params[0]
-    scaled = graph.op("mul", [graph.op("add", [w, w], ""), w], "")
-    last = graph.op("add", [y, scaled], "")
-    top = grouped(IR(graph.nodes, [x], [last], params=graph.params))
+    top = grouped(merged_weights())
     assert outline(top) == [("once", "computed once", ["add_1", "mul_2"]), "linear_0", "add_3"]
 
 
@@ -132,6 +127,17 @@ def test_costs_in_a_page_are_those_of_the_analysis(tmp_path: Path) -> None:
     told = [list(each.amounts()) for each in (*costs.nodes, costs)]
     assert graph["nodes"]["work"] == told[:-1]
     assert graph["groups"][-1]["work"] == told[-1]
+
+
+def test_costs_of_one_run_leave_out_what_is_computed_once(tmp_path: Path) -> None:
+    """As in the analysis; the group of these nodes has its own costs."""
+    ir = merged_weights()
+    graph = record_of(page_of(ir, tmp_path))["sides"][0]["graphs"][-1]
+    costs = cost(ir)
+    once, root = (next(group for group in graph["groups"] if group["kind"] == kind) for kind in ("once", "graph"))
+    assert root["work"] == list(costs.per_run.amounts())
+    assert once["work"] == list(costs.once.amounts())
+    assert [ir.nodes[at].name for at in graph["once"]] == ["add_1", "mul_2"]
 
 
 def test_open_sizes_are_expressions_until_they_are_given(tmp_path: Path) -> None:

@@ -8,16 +8,19 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from torch import nn
 
 import torch_ir
 from tests import browser
 from tests.explored import decoder, hostile, normed
-from tests.explorer_page import box, boxes, closed, panel
+from tests.explorer_page import TIMES, box, boxes, closed, panel
 from tests.graphs import mlp
 from tests.proof import captured
+from tests.test_changing_buffers import graph as changing
 from tests.test_diff_events import Convolutions
 
 pytestmark = pytest.mark.skipif(browser.find() is None, reason=browser.ABSENT)
+SVG = "{http://www.w3.org/2000/svg}"
 OUTLINE = "part => getComputedStyle(part).outlineStyle"
 
 
@@ -267,12 +270,14 @@ def test_what_is_visible_can_be_saved(shown: Any, tmp_path: Path) -> None:
     assert saved.value.suggested_filename == "Decoder.svg"
     saved.value.save_as(tmp_path / "seen.svg")
     tree = ElementTree.parse(tmp_path / "seen.svg")
-    text = [element.text for element in tree.iter("{http://www.w3.org/2000/svg}text")]
+    text = [element.text for element in tree.iter(f"{SVG}text")]
     assert "layers.0" in text
     drawn, canvas = page.locator(".place").all(), page.locator(".canvas").bounding_box()
     seen = [one for one in drawn if one.bounding_box()["y"] < canvas["y"] + canvas["height"]]
     assert len(seen) < len(drawn) or text.count("layers.5") == 1
-    assert "var(" not in (tmp_path / "seen.svg").read_text()
+    fills = {element.get("fill") for kind in ("rect", "text") for element in tree.iter(f"{SVG}{kind}")}
+    assert len(fills) > 4
+    assert all(re.fullmatch(r"rgba?\(\d+, \d+, \d+(, [\d.]+)?\)", fill or "") for fill in fills), fills
     with page.expect_download() as saved:
         page.get_by_role("button", name="PNG").click()
     saved.value.save_as(tmp_path / "seen.png")
@@ -291,3 +296,29 @@ def test_a_saved_picture_of_hostile_names_is_only_text(shown: Any, tmp_path: Pat
     saved.value.save_as(tmp_path / "hostile.svg")
     names = {element.tag.rpartition("}")[2] for element in ElementTree.parse(tmp_path / "hostile.svg").iter()}
     assert names <= {"svg", "g", "rect", "text", "path", "defs", "marker", "title"}
+
+
+def test_a_quantised_layer_shows_its_bytes(shown: Any) -> None:
+    """Of a run: the quantised weight that it reads; what is computed once has its own costs and no share."""
+    model = nn.Sequential(nn.Sequential(nn.Linear(16, 8)), nn.ReLU()).eval()
+    ir, _ = torch_ir.quantize(captured(model, torch.ones(2, 16)), "int8")
+    page = shown(ir)
+    assert page.get_by_text(re.compile("quantised to 128 B of int8$")).count() == 1
+    assert page.get_by_text("Cost of one run").count() == 1
+    page.keyboard.press("/")
+    page.keyboard.type("quantize_per_channel")
+    page.keyboard.press("Enter")
+    assert page.get_by_text("Cost when weights are bound").count() == 1
+    page.get_by_role("button", name="Bytes moved").click()
+    assert f"int8 8{TIMES}16" in box(page, "quantize_per_channel").text_content()
+    assert box(page, "quantize_per_channel").locator(".share").count() == 0
+    assert box(page, "dequantize_per_channel").locator(".share").count() == 1
+
+
+def test_a_changed_buffer_is_named_by_its_key(shown: Any) -> None:
+    """In the graph, in the list of what a run changes, and at the node that computes its new value."""
+    page = shown(changing())
+    assert "updates steps" in page.locator(".port.out text").all_text_contents()
+    assert panel(page)["steps"] == "add"
+    page.locator(".panel").get_by_role("button", name="add").click()
+    assert "new value of steps" in page.locator(".panel").inner_text()

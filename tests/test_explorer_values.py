@@ -151,3 +151,17 @@ def test_without_code_a_page_has_none(tmp_path: Path) -> None:
     torch_ir.explore(ir, tmp_path / "one.html")
     torch_ir.explore(ir, tmp_path / "two.html", sources=tmp_path, python="")
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+
+
+@needs_browser
+def test_names_of_runtimes_fit_on_a_phone(chromium: Any, measured: tuple[IR, Path], tmp_path: Path) -> None:
+    """Their buttons have one line each, and scroll."""
+    ir, folder = measured
+    found = {name: torch_ir.compare_golden(folder / "pack", folder / f"{name}.safetensors") for name in ("npu", "cpu")}
+    torch_ir.explore(ir, tmp_path / "page.html", values=found)
+    page = browser.Visit(chromium, tmp_path / "page.html", viewport={"width": 390, "height": 844}).page
+    page.wait_for_selector("html[data-ready]")
+    button = page.get_by_role("button", name="Error of npu")
+    assert button.evaluate("button => button.scrollHeight <= button.clientHeight")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.close()

@@ -58,6 +58,7 @@ REMEDIES = [
     (torch_ir.optimize(SMALL), "ir, report = torch_ir.optimize"),
     (torch.export.export(nn.ReLU(), (torch.ones(1, 2),)), "torch_ir.convert_exported_program"),
     (None, "not None"),
+    (Net, "not the class Net; make an object of it first"),
     (7, "not a value of type int"),
 ]
 
@@ -83,7 +84,7 @@ def test_one_sentence_says_what_to_call(
     """For a model, a path, a dict, the result of optimize, an exported program and nothing at all."""
     remedies = [
         *REMEDIES,
-        (net, "example_inputs=" if name in TAKE_MODELS else "torch_ir.extract_ir(model, example_inputs)"),
+        (net, "example_inputs=" if name in TAKE_MODELS else "torch_ir.extract_ir(model, example_inputs, strict=False)"),
     ]
     for given, remedy in remedies:
         with pytest.raises(ArgumentError) as caught:
@@ -193,5 +194,5 @@ def test_weights_in_every_form(kind: str, net: nn.Module, tmp_path: Path) -> Non
 
 def test_weights_that_are_none_of_these(net: nn.Module) -> None:
     ir = torch_ir.extract_ir(net, (torch.ones(2, 4),), strict=False)
-    with pytest.raises(ArgumentError, match="a state dict, a model, or the path of a checkpoint, not a list"):
+    with pytest.raises(ArgumentError, match="a state dict, a model, or the path of a checkpoint, not list"):
         torch_ir.compile(ir, [torch.ones(2)], backend="torch")  # type: ignore[arg-type]

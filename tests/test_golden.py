@@ -190,6 +190,8 @@ def test_values_inside_functions(tmp_path: Path) -> None:
     names = [value.name for value in read_pack(tmp_path / "pack").values]
     rounds = [name for name in names if name.startswith("while_loop_cond_graph_0/gt")]
     assert rounds[:2] == ["while_loop_cond_graph_0/gt@0", "while_loop_cond_graph_0/gt@1"]
+    found = compared(tmp_path / "pack", {"gt": torch.tensor(True)})
+    assert found.unknown == ["'gt'; did you mean 'while_loop_cond_graph_0/gt@0'?"]
     assert names.index(rounds[-1]) < names.index("while_loop_0")
 
 

@@ -17,6 +17,7 @@ from torch_ir.ir import IR
 _UNSAVED = ("SubclassInput",)  # files of inputs contain only plain tensors
 _SAMPLE = ["Scripted", "IntKeys", *random.Random(0).sample(sorted(cases()), 4)]
 NET = """
+import numpy
 import torch
 from torch import nn
 
@@ -39,6 +40,11 @@ class Scaled(nn.Module):
 class Item(nn.Module):
     def forward(self, x):
         return x * x.abs().max().item()
+
+
+class Tanh(nn.Module):
+    def forward(self, x):
+        return x * float(numpy.tanh(x.abs().max().item()))
 """
 
 
@@ -73,9 +79,12 @@ def test_every_hard_model(name: str, tmp_path: Path) -> None:
     extract(cases()[name], tmp_path)
 
 
-def test_a_model_that_needs_values_is_captured_on_random_ones(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["Choice", "Tanh"])
+def test_a_model_that_needs_values_is_captured_on_random_ones(
+    here: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     """With a note that says so, also in JSON."""
-    assert main(["extract", "choices.py:Choice", "--input", "2x4", "-o", "net.json", "--json"]) == 0
+    assert main(["extract", f"choices.py:{name}", "--input", "2x4", "-o", "net.json", "--json"]) == 0
     out, err = capsys.readouterr()
     (note,) = json.loads(out)["notes"]
     assert "captured on its initial weights and random inputs" in note

@@ -136,7 +136,7 @@ def test_banks_fill_and_spill() -> None:
 
 
 def test_a_bank_that_is_too_small_is_refused() -> None:
-    with pytest.raises(DeviceError, match="bank 'sram' has 900 bytes, but needs 1200 bytes"):
+    with pytest.raises(DeviceError, match="bank 'sram' has 900 bytes, but needs 1,200 bytes"):
         plan_memory(small(), [Bank("sram", 900)])
     with pytest.raises(DeviceError, match="a different name for each"):
         plan_memory(small(), [Bank("a"), Bank("a")])

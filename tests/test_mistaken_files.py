@@ -95,5 +95,25 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert failure(capsys, "info", "picture.png") == "picture.png is a PNG picture, not a torch-ir graph [rule R1]"
     assert failure(capsys, "cost", "empty.json") == "empty.json is empty [rule R3]"
     assert failure(capsys, "draw", "folder") == "folder is a folder, not a graph file"
+    assert (
+        failure(capsys, "draw", "empty.jsn") == "'empty.jsn' is neither a file nor a model; did you mean 'empty.json'?"
+    )
+    assert failure(capsys, "diff", "empty.jsn", "b") == "empty.jsn is not a graph file; did you mean 'empty.json'?"
+    assert failure(capsys, "info", "none.json") == "cannot read none.json: No such file or directory"
+    assert failure(capsys, "info", "folder/none.json") == "cannot read folder/none.json: No such file or directory"
+    told = "cannot read emty.json: No such file or directory; did you mean 'empty.json'?"
+    assert failure(capsys, "info", "emty.json") == told
     assert main(["check", "empty.json"]) == 1
     assert capsys.readouterr().out == "R3  empty.json is empty\n"
+
+
+@pytest.mark.parametrize("verb", ["run --weights random", "convert -o x.onnx", "diff other.json", "check"])
+@pytest.mark.parametrize("model", ["net.py:Net", "net.py", "hf:llama"])
+def test_a_command_that_takes_a_graph_says_how_to_capture_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, verb: str, model: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text("from torch.nn import Identity as Net")
+    name, *options = verb.split()
+    told = f"{model} is not a graph file; a model is captured first: torch-ir extract {model} -o graph.json"
+    assert failure(capsys, name, model, *options) == told

@@ -295,7 +295,9 @@ def test_models_of_the_catalogue_can_be_cut(name: str) -> None:
 @pytest.mark.parametrize("entry", catalogue.entries(), ids=lambda entry: entry.name)
 def test_every_model_of_the_catalogue_can_be_cut(entry: Entry) -> None:
     """All of them, but for eight that have one layer."""
-    none = "the graph has 1 layer, too few for 2 stages; cut deeper with depth=2, or anywhere=True"
+    none = (
+        "the graph has 1 layer, too few for 2 stages; cut deeper with depth=2 (--depth), or anywhere=True (--anywhere)"
+    )
     assert cut_and_compared(entry) == ([none] if entry.name in ONE_LAYER else [])
 
 

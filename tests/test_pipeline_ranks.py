@@ -174,7 +174,7 @@ def test_wrong_inputs_are_told_before_a_process_starts(monkeypatch: pytest.Monke
     pipeline = split(captured(Tower()), 2)
     monkeypatch.setattr("subprocess.Popen", None)
     for batch, told in (
-        ((), "expected 1 items, got 0"),
+        ((), "expected 1 item, got 0"),
         ((IDS[:2],), r"input 'ids' has shape \[2, 8\], the graph takes \[4, 8\]"),
         ((IDS.float(),), "input 'ids' is float32, the graph takes int64"),
     ):

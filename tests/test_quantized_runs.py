@@ -10,6 +10,9 @@ from torch import nn
 
 import torch_ir
 from torch_ir import IRExecutor, QuantizationError, choose_recipe, movement, observe_ranges, quantize, sensitivity
+from torch_ir.analysis import split_prologue
+from torch_ir.analysis.dependencies.over_weights import over_weights
+from torch_ir.draw.scene import build_scene
 
 
 def test_float_weights_are_let_go() -> None:
@@ -83,3 +86,31 @@ def test_pictures_show_quantised_dtypes() -> None:
     picture = torch_ir.ir_to_mermaid(quantized)
     assert "int8 8x16" in picture
     assert "float32" not in picture
+
+
+@pytest.mark.parametrize(("scheme", "facts"), [("int8", "2 ops, 224 B in int8"), ("int4", "160 B in uint8")])
+def test_pictures_of_modules_show_quantised_bytes(scheme: str, facts: str) -> None:
+    """Of 8 rows: 16 values, a scale, a zero point and a bias each; what restores the weight is one of the operators."""
+    model = nn.Sequential(nn.Sequential(nn.Linear(16, 8), nn.ReLU()), nn.Linear(8, 2)).eval()
+    ir = torch_ir.extract_ir(model, (torch.randn(2, 16),), strict=False)
+    quantized, _ = quantize(ir, scheme)
+    boxes = build_scene(quantized, depth=2).boxes
+    (box,) = (box for box in boxes if "0.0" in box.lines)
+    assert facts in box.lines[-1]
+    assert "320 parameters" not in "".join(box.lines)
+
+
+def test_what_restores_weights_is_not_computed_once() -> None:
+    """As in the executor: the nodes that quantise are the prologue, those that restore run each time."""
+    model = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    ir = torch_ir.extract_ir(model, (torch.randn(2, 16),), strict=False)
+    quantized, _ = quantize(ir, "int8")
+    assert over_weights(quantized) == split_prologue(quantized)[0]
+
+
+def test_matrices_of_a_large_vocabulary_are_packed() -> None:
+    """Two values of 4 bits in a byte, whatever the number of rows."""
+    model = nn.Linear(4, 40_000, bias=False, device="meta").eval()
+    ir = torch_ir.extract_ir(model, (torch.empty(1, 4, device="meta"),))
+    _, report = quantize(ir, "int4")
+    assert report.bytes_after == 40_000 * (2 + 4 + 4)  # of each row: values, scale and zero point

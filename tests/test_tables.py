@@ -36,6 +36,7 @@ def test_the_long_column_is_cut_last():
     assert aligned(ROWS, left=(0, 3), width=20, least=(2, 1))[2] == "…der.layers.0  a"
     assert aligned(ROWS, left=(0, 3), width=1, least=(2, 1))[2] == "…er.layers.0  a"
     assert cut("a sentence of some length", 12) == "a sentence …"
+    assert cut("model.layers.*.mlp \N{MULTIPLICATION SIGN}80", 12) == "…s.*.mlp \N{MULTIPLICATION SIGN}80"
     assert cut("short", 12) == cut("short", None) == "short"
 
 
@@ -50,6 +51,7 @@ def test_a_narrow_terminal_sees_what_matters_most(tmp_path):
     assert narrow.wait() == 0
     tables = [text.split("\n\n")[1].splitlines() for text in (narrow.text, piped)]
     assert tables[0].pop(0) == "(too narrow for: share, share, FLOPs/byte, share)"
+    assert tables[0][-2] == "-" * max(map(len, tables[0][:-2]))
     assert max(map(len, tables[0])) <= 50 < max(map(len, tables[1]))
     assert tables[0][0].split() == ["module", "FLOPs", "bytes", "params", "time", "bound"]
     assert tables[1][0].split()[:7] == ["module", "FLOPs", "share", "bytes", "share", "FLOPs/byte", "params"]

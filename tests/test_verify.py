@@ -82,7 +82,7 @@ def test_wrong_inputs_are_a_failure() -> None:
     """Inputs that do not match the graph produce a failed report."""
     ok, report = verify_ir_with_state_dict(captured(LAYER, X), LAYER.state_dict(), LAYER, ())
     assert not ok
-    assert "expected 1 items, got 0" in str(report)
+    assert "expected 1 item, got 0" in str(report)
 
 
 def test_tolerances_can_be_given() -> None:

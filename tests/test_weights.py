@@ -256,6 +256,14 @@ def test_everything_wrong_is_said_at_once(ir: IR) -> None:
     assert str(caught.value) == "\n  ".join(["the weights do not fit Model:", *expected])
 
 
+def test_an_error_lists_some_of_many_problems(ir: IR) -> None:
+    """The checkpoint of another model has hundreds."""
+    with pytest.raises(WeightLoadError) as caught:
+        IRExecutor(ir, {f"layers.{number}.weight": torch.zeros(1) for number in range(300)})
+    lines = str(caught.value).splitlines()
+    assert (len(lines), lines[-1]) == (22, "  and 284 more")
+
+
 def test_weights_that_fit(ir: IR) -> None:
     """Weights that fit have nothing wrong with them."""
     assert validate_weights_against_ir(GOOD, ir) == []

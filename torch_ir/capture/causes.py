@@ -15,7 +15,7 @@ _SIGNS = {
     r"GuardOnDataDependentSymNode|data-dependent": Cause.BRANCH_ON_DATA,
     r"not a known type|Unexpected type": Cause.UNKNOWN_RESULT,
     r"DynamicOutputShapeException": Cause.SIZE_FROM_DATA,
-    r"\.numpy\(\) is not supported|Can't call numpy": Cause.NUMPY,
+    r"\.numpy\(\) is not supported|Can't call numpy|ufunc does not support argument \d+ of type Sym": Cause.NUMPY,
     r"no fake impl|UnsupportedOperatorException|Meta kernel": Cause.NO_SHAPE_RULE,
     r"Cannot access data pointer|Can't pickle": Cause.DATA_POINTER,
     r"fake tensor in the exported program|Cannot mix": Cause.UNTRACKED_TENSOR,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from torch_ir._version import __version__
-from torch_ir.cli.arguments.named_files import refuse_missing, refuse_overwriting
-from torch_ir.cli.parser import Program
+from torch_ir.cli.arguments.named_files import refuse_missing, refuse_other_formats, refuse_overwriting
+from torch_ir.cli.parser import Program, UsageError
 from torch_ir.cli.progress import progress
 from torch_ir.cli.stdout import STDOUT, settle_stdout
 from torch_ir.cli.streams import guarded_streams
@@ -79,9 +79,7 @@ def _run(program: str, words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     parser = build_parser(program, words[0] if words else "")
-    arguments, surplus = parser.parse_known_args(words)
-    if surplus:
-        (parser.verbs.choices[arguments.verb] if arguments.verb else parser).refuse(surplus)
+    arguments = _parsed(parser, words)
     if arguments.verb is None:
         parser.print_help()
         return 2
@@ -93,6 +91,7 @@ def _run(program: str, words: list[str]) -> int:
         ):
             settle_stdout(arguments)
             refuse_overwriting(arguments)
+            refuse_other_formats(arguments)
             refuse_missing(arguments)
             _import_code(arguments)
             status: int = arguments.run(arguments)
@@ -112,6 +111,21 @@ def _run(program: str, words: list[str]) -> int:
         _print_line(program, "error", f"{error.strerror or error}{place}")
         _print_json_error(arguments, error)
     return 1
+
+
+def _parsed(parser: Program, words: list[str]) -> Namespace:
+    """Parse the words; print a usage error, with `--json` also as JSON, and exit."""
+    try:
+        arguments, surplus = parser.parse_known_args(words)
+        if surplus:
+            (parser.verbs.choices[arguments.verb] if arguments.verb else parser).refuse(surplus)
+    except UsageError as error:
+        error.parser.print_usage(sys.stderr)
+        print(printable(f"{error.parser.prog}: error: {error}"), file=sys.stderr)
+        if "--json" in words:
+            print_json({"error": {"type": "UsageError", "message": str(error)}})
+        raise SystemExit(2) from None
+    return arguments
 
 
 def _print_json_error(arguments: Namespace, error: Exception) -> None:

@@ -27,11 +27,22 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
         return textwrap.indent("\n".join(lines), indent)
 
 
+class UsageError(Exception):
+    """The words of a command line are invalid; `parser` has the usage."""
+
+    def __init__(self, message: str, parser: Parser) -> None:
+        super().__init__(message)
+        self.parser = parser
+
+
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors suggest the nearest valid word."""
+    """A parser whose errors suggest the nearest valid word, and are raised as UsageError."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": Formatter, **settings})
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, self)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

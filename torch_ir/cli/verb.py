@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from torch_ir.cli.models.model_kinds import did_you_mean_file, is_model
 from torch_ir.cli.progress import show_progress
-from torch_ir.errors import SerializationError, TorchIRError
+from torch_ir.errors import CommandError, MissingFileError, SerializationError, TorchIRError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -154,9 +156,14 @@ def load_graph(path: str) -> IR:
     from torch_ir.formats import is_protobuf, load_protobuf
     from torch_ir.ir import IR
 
+    if is_model(path):
+        capture = f"; a model is captured first: torch-ir extract {shlex.quote(path)} -o graph.json"
+        raise CommandError(f"{path} is not a graph file{did_you_mean_file(path) or capture}")
     show_progress(f"reading {path}")
     try:
         return load_protobuf(path) if is_protobuf(path) else IR.load(path)
+    except MissingFileError as error:
+        raise MissingFileError(f"{error}{did_you_mean_file(path)}") from None
     except SerializationError as error:
         if path not in str(error):
             error.file = path

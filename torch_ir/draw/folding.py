@@ -13,6 +13,7 @@ from functools import cached_property
 
 from torch_ir.draw.words import span
 from torch_ir.ir import IR, OpNode, Param, TensorMeta
+from torch_ir.ir.graph.operator_sets import RESTORING
 from torch_ir.ir.graph.origins import call_around, modules_around
 from torch_ir.ir.regroup.functions import FUSED, check_size_inline, inline, read_by
 
@@ -65,14 +66,16 @@ def folded(ir: IR, marks: Mapping[str, object] | None = None, open_calls: bool =
 def without_ready(ir: IR, nodes: Sequence[OpNode]) -> list[OpNode]:
     """Return the nodes that depend on more than weights; the outputs of others become weights, only for drawing.
 
-    A buffer that the graph changes is not such a weight: what is computed from it differs from run to run.
+    A buffer that the graph changes is not such a weight: what is computed from it differs from run to run. Nodes that
+    restore quantised weights are drawn, as they run each time.
     """
     changing = {target for target, _ in ir.mutations}
     kept = []
     for node in nodes:
         is_result = any(ir.returns in made._uses for made in node.outputs)
         is_ready = all(tensor.param and tensor not in changing for tensor in node.inputs)
-        if node.inputs and not node.is_call and not is_result and is_ready:
+        runs_each_time = node.is_call or node.op_type.startswith(RESTORING)
+        if node.inputs and not runs_each_time and not is_result and is_ready:
             node.inputs = ()
             for made in node.outputs:
                 made.producer, made.param = None, Param((made.name,))

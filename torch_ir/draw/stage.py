@@ -10,15 +10,7 @@ from torch_ir.draw.depth import Parts
 from torch_ir.draw.elements import Box, Edge, Frame, Item, Kind
 from torch_ir.draw.families import Families
 from torch_ir.draw.folding import Fold, Folding, times
-from torch_ir.draw.words import (
-    DECISION,
-    facts_of,
-    parameters_in,
-    parameters_text,
-    quantized_in,
-    quantized_shape,
-    short_name,
-)
+from torch_ir.draw.words import DECISION, facts_of, quantized_shape, short_name, weights_text
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.text.printer import shape_text
 
@@ -145,12 +137,10 @@ class Stage:
         """Return the lines that describe the content of a collapsed module."""
         inside = self._parts.get(node.name, ())
         red = sum(each.name in self._red for each in inside)
-        parameters = parameters_in(node.inputs) if inside else 0
         facts = [f"{len(inside):,} ops"] if len(inside) > 1 else []
-        facts += [parameters_text(parameters)] if parameters else []
-        facts += [dtypes] if (dtypes := quantized_in(node.inputs)) else []
+        facts += [weights_text(node.inputs)] if inside else []
         holds = [f"{red} placeholder{'s' * (red > 1)}"] if 0 < red < len(inside) else []
-        return *filter(None, [", ".join(facts)]), *holds
+        return *filter(None, [", ".join(filter(None, facts))]), *holds
 
     def _add_folded_edges(self, node: OpNode, box_id: str) -> None:
         """Add one edge for all repetitions of a layer; labels show only what the box above does not."""

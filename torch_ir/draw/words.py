@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.graph.attr_types import DTYPES
 from torch_ir.ir.regroup.functions import STAGE
 from torch_ir.ir.text.printer import shape_text
 
@@ -65,9 +66,14 @@ def quantized_shape(tensor: TensorMeta) -> str:
     return f"{tensor.dtype} {shape_text(tensor)}" if is_quantized(tensor) else shape_text(tensor)
 
 
-def quantized_in(tensors: Iterable[TensorMeta]) -> str:
-    """Return the dtypes of the quantised weights among tensors."""
-    return ", ".join(sorted({tensor.dtype for tensor in tensors if tensor.param and is_quantized(tensor)}))
+def weights_text(tensors: Iterable[TensorMeta]) -> str:
+    """Describe the weights among tensors: `25.6 M parameters`, or, if some are quantised, `65.8 MB in uint8`."""
+    weights = {tensor for tensor in tensors if tensor.param and tensor.is_static}
+    if dtypes := sorted({tensor.dtype for tensor in weights if is_quantized(tensor)}):
+        size = sum(DTYPES[tensor.dtype] * math.prod(_sizes(tensor)) for tensor in weights)
+        return f"{amount(size, 'B')} in {' and '.join(dtypes)}"
+    parameters = parameters_in(weights)
+    return parameters_text(parameters) if parameters else ""
 
 
 def facts_of(node: OpNode, inside: Sequence[OpNode] = ()) -> str:

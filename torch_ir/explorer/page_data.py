@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch_ir.analysis.cost_model.node_costs import Cost, Work, added, cost, sized
+from torch_ir.analysis.dependencies.over_weights import over_weights
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.draw.assertions import checks_in
 from torch_ir.draw.families import Families
@@ -187,6 +188,7 @@ class _Graph:
         self._marked = marked
         self._work: dict[OpNode, Work] = dict(zip(ir.nodes, costs.nodes, strict=True))
         self._total = costs
+        self._once = set(over_weights(ir))
         self._nodes = {node: number for number, node in enumerate(ir.nodes)}
         self._tensors = {tensor: number for number, tensor in enumerate(ir.tensors())}
         self._checks = checks_in(ir)
@@ -201,6 +203,7 @@ class _Graph:
             "changes": [[self._tensors[target], self._tensors[value]] for target, value in self._ir.mutations],
             "tensors": _columns(map(self._tensor, self._tensors)),
             "nodes": _columns(map(self._node, self._ir.nodes)),
+            "once": [self._nodes[node] for node in self._ir.nodes if node in self._once],
             "groups": self._groups,
         }
 
@@ -254,7 +257,6 @@ class _Graph:
         """Record a group after those inside, and return its number."""
         around = outer if group.kind in ("run", "turn") else group.path
         items = [self._item(item, around) for item in group.items]
-        work = self._total if group.kind == "graph" else added(self._work[node] for node in group.nodes)
         self._groups.append(
             {
                 "kind": group.kind,
@@ -265,10 +267,17 @@ class _Graph:
                 "items": items,
                 "form": group.form,
                 "chain": group.is_chain,
-                "work": self._side.amounts(work),
+                "work": self._side.amounts(self._work_of(group)),
             }
         )
         return len(self._groups) - 1
+
+    def _work_of(self, group: Group) -> Work:
+        """Return the work of one run; of a group that is computed once, that of this one time."""
+        if group.kind == "graph" and not self._once:
+            return self._total
+        each_run = [node for node in group.nodes if node not in self._once]
+        return added(self._work[node] for node in each_run or group.nodes)
 
     def _item(self, item: Item, outer: str) -> int:
         return self._nodes[item] if isinstance(item, OpNode) else -1 - self._group(item, outer)

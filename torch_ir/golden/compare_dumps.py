@@ -205,9 +205,11 @@ def _divergence(
 
 
 def _unknown(dumps: Dumps, places: Mapping[str, str], values: Iterable[Value]) -> list[str]:
+    """Return the dumps that are no value of the pack, each with the nearest name, such as that inside a function."""
     used = set(places.values())
-    known = {name for value in values for name in (value.name, value.node)}
-    return [f"{dump!r}{did_you_mean(dump, known)}" for dump in dumps if dump not in used]
+    known = {value.name: value.node for value in values}
+    first = {node: name for name, node in reversed(known.items())}
+    return [f"{dump!r}{did_you_mean(first.get(dump, dump), known)}" for dump in dumps if dump not in used]
 
 
 def _roll_up(values: Iterable[Value], differences: Mapping[str, Difference]) -> list[ModuleSummary]:

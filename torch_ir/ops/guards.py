@@ -34,7 +34,8 @@ def _decision(value: torch.Tensor, assumed: Any, place: str) -> None:
         values = f"at capture the value was {assumed}, now it is {found}"
         if isinstance(assumed, bool):
             raise GuardError(
-                f"{place or 'the model'} branches on data: {values}; capture with explore= to include both branches",
+                f"{place or 'the model'} branches on data: {values}; capture with explore=8 (--explore 8) to include "
+                "both branches",
                 place=place,
             )
         raise GuardError(

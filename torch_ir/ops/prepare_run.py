@@ -30,10 +30,12 @@ def check_operators(ir: IR) -> None:
             unknown.setdefault(node.op_type, node)
     if unknown:
         listed = ", ".join(f"{op_type} (node {node.name!r})" for op_type, node in unknown.items())
-        raise ExecutionError(
-            f"no executor for {listed}; import what defines it (on the command line: "
-            "--import MODULE), or use @register_executor"
-        )
+        how = "import what defines it (on the command line: --import MODULE), or use @register_executor"
+        if all(map(facts.is_opaque, unknown.values())):
+            how = (
+                "data left torch there during the capture; write what it computes as a function with @register_executor"
+            )
+        raise ExecutionError(f"no executor for {listed}; {how}")
 
 
 def with_named_arguments(ir: IR) -> IR:

@@ -101,6 +101,6 @@ def _children(tree: Branch, value: Any, path: str) -> list[tuple[str, Any]]:
         )
         if len(items) == len(tree.items):
             return [(f"[{index}]", item) for index, item in enumerate(items)]
-        raise ExecutionError(f"{path}: expected {len(tree.items)} items, got {len(items)}")
+        raise ExecutionError(f"{path}: expected {len(tree.items)} item{'s' * (len(tree.items) != 1)}, got {len(items)}")
     expected = tree.type_name or f"a {tree.kind}"
     raise ExecutionError(f"{path}: expected {expected}, got {type(value).__name__}")

@@ -121,7 +121,10 @@ def _pieces(name: str, shapes: Sequence[Sequence[int]], attrs: Mapping[str, Any]
     for count in ("chunks", "sections"):
         if count in attrs:
             return abs(_number(attrs, count))
-    return largest if "unbind" in name else len(shapes)
+    if "unbind" in name:
+        dim, shape = _number(attrs, "dim"), shapes[0] if shapes else ()
+        return shape[dim] if -len(shape) <= dim < len(shape) else largest
+    return len(shapes)
 
 
 def _number(attrs: Mapping[str, Any], name: str) -> int:

@@ -155,7 +155,9 @@ def _chosen(
 ) -> tuple[int, ...]:
     """Return the segments that stages start with."""
     is_finest = all(len(segment.nodes) == 1 for segment in segments)
-    hint = "" if anywhere or is_finest else f"; cut deeper with depth={depth + 1}, or anywhere=True"
+    hint = (
+        "" if anywhere or is_finest else f"; cut deeper with depth={depth + 1} (--depth), or anywhere=True (--anywhere)"
+    )
     fewest = partition.fewest()
     count = stages or fewest
     if not fewest:

@@ -67,9 +67,7 @@ def weights_from(source: WeightSource) -> Mapping[str, Weight]:
         return state
     if isinstance(source, (str, os.PathLike)):
         return load_weights(source)
-    raise ArgumentError(
-        f"weights are a state dict, a model, or the path of a checkpoint, not a {type(source).__name__}"
-    )
+    raise ArgumentError(f"weights are a state dict, a model, or the path of a checkpoint, not {type(source).__name__}")
 
 
 def open_weights(path: str | os.PathLike[str]) -> dict[str, Weight]:
@@ -216,6 +214,7 @@ UNREAD = "unread"  # part of a quantised weight that the graph reads without it
 MISFITS = (MISSING, UNEXPECTED, SHAPE, DTYPE, VALUES, UNREAD)
 _PARTS = re.compile(r"(^|[._])(scales?|scale_inv|scale_2|global_scale|zeros?|qzeros|zero_point|g_idx|absmax|SCB)$")
 _OF_ACTIVATIONS = re.compile(r"^(input|output|activation|act|q|k|v|kv|attn)_|^activation")
+_SHOWN = 20  # problems in an error; `validate_weights_against_ir` returns all
 _DESCRIPTIONS = ("weight_shape", "weight_format")  # say again what the shapes and dtypes of other tensors say
 
 
@@ -241,12 +240,14 @@ def compare_headers(ir: IR, headers: Mapping[str, Weight]) -> list[Misfit]:
 
 
 def fit_weights(ir: IR, weights: Mapping[str, Weight], constants: Mapping[str, torch.Tensor]) -> list[Weight]:
-    """Return the value of every param of the graph, in order; all problems are reported at once."""
+    """Return the value of every param of the graph, in order; problems are reported together."""
     weights = weights_for([ir], weights)
     unused = weights.keys() - _keys([ir])
     wrong, surplus = list(_misfits(ir, weights, constants, unused, Budget(_HINTS))), _surplus([ir], weights)
     if wrong or any(misfit.kind == UNREAD for misfit in surplus):
-        listed = "\n  ".join(map(str, (*wrong, *surplus)))
+        problems = [str(misfit) for misfit in (*wrong, *surplus)]
+        others = [f"and {len(problems) - _SHOWN:,} more"] if len(problems) > _SHOWN else []
+        listed = "\n  ".join([*problems[:_SHOWN], *others])
         raise WeightLoadError(f"the weights do not fit {ir.model_name or 'the graph'}:\n  {listed}")
     if surplus:
         more = f" (and {len(surplus) - 1} more)" if len(surplus) > 1 else ""

@@ -61,8 +61,8 @@ class VerificationReport:
         if self.divergence:
             lines += [f"  {line}" for line in str(self.divergence).splitlines()]
         trials = f" on {self.trials} sets of inputs" if self.trials > 1 else ""
-        numbers = f"max diff {self.max_diff:.3g}, mean {self.mean_diff:.3g}"
-        lines.append(f"  outputs compared: {self.num_outputs}{trials}, {numbers}")
+        numbers = f", max diff {self.max_diff:.3g}, mean {self.mean_diff:.3g}" if self.num_outputs else ""
+        lines.append(f"  outputs compared: {self.num_outputs}{trials}{numbers}")
         return "\n".join([*lines, *detail_lines(self.output_details), *(f"  note: {note}" for note in self.notes)])
 
 

@@ -29,8 +29,8 @@ class Budget:
     def parse(cls, text: str) -> Budget:
         found = _SPELLING.fullmatch(text.strip())
         if found is None or found[1] not in TITLES:
-            hint = did_you_mean(found[1], TITLES) if found else ", such as flops+5%, nodes+0 or peak+10MB"
-            raise CommandError(f"invalid budget {text!r:.60}{hint}; measures are {', '.join(TITLES)}")
+            hint = did_you_mean(found[1], TITLES) if found else "; write it as flops+5%, nodes+0 or peak+10MB"
+            raise CommandError(f"invalid budget {text!r:.60}; measures are {', '.join(TITLES)}{hint}")
         number = float(found[2] or 0)
         growth = number / 100 if found[3] else number * _SCALES[found[4] or ""]
         return cls(found[1], growth, bool(found[3]), text.strip())

@@ -38,7 +38,7 @@ class Roofline:
         for part in text.split(","):
             name, _, amount = (piece.strip() for piece in part.partition("="))
             if name not in _UNITS:
-                raise DeviceError(f"invalid device figure {part.strip()!r}{did_you_mean(name, _UNITS)}; {_EXAMPLE}")
+                raise DeviceError(f"invalid device figure {part.strip()!r}; {_EXAMPLE}{did_you_mean(name, _UNITS)}")
             if name in found:
                 raise DeviceError(f"duplicate {name!r} of the device")
             found[name] = _amount(name, amount)

@@ -30,7 +30,8 @@ def as_text(report: CostReport, width: int | None = None) -> str:
     rows = [row for row in report.rows if row.params or any(row.work.amounts())]
     cells = [_titles(report), *(_cells(report, row) for row in (*rows, report.total))]
     *table, whole = aligned(cells, width=width, least=[index for index in _LEAST if index < len(cells[0])])
-    return "\n".join([*_head(report), "", *table, "-" * max(map(len, table)), whole, "", *_notes(report)])
+    line = "-" * max(map(len, table[-len(rows) - 1 :]))  # as wide as the titles and rows, without the note above
+    return "\n".join([*_head(report), "", *table, line, whole, "", *_notes(report)])
 
 
 def human(amount: Dim, unit: str = "") -> str:

@@ -44,10 +44,11 @@ def aligned(
 
 
 def cut(text: str, width: int | None) -> str:
-    """Shorten text with an ellipsis: a name at its start, a sentence at its end."""
+    """Shorten text with an ellipsis: a name, with its count too, at its start; a sentence at its end."""
     if width is None or len(text) <= width:
         return text
-    return f"{text[: width - 1]}…" if " " in text else f"…{text[1 - width :]}"
+    is_sentence = " " in text.partition(" \N{MULTIPLICATION SIGN}")[0]
+    return f"{text[: width - 1]}…" if is_sentence else f"…{text[1 - width :]}"
 
 
 def _whole(widths: Sequence[int], shown: Sequence[int]) -> int:

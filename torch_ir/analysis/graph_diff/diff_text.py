@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from torch_ir.analysis.cost_model.delta import CostDelta
+from torch_ir.analysis.cost_model.table_text import plural
 from torch_ir.analysis.graph_diff.differ import Diff
 from torch_ir.analysis.graph_diff.events import events
 from torch_ir.analysis.graph_diff.node_diff import NodeDiff, node_text
@@ -111,7 +112,7 @@ def _sections(found: Diff, only: Collection[str]) -> Iterator[tuple[str, list[No
         if isinstance(group, Replacement):
             nodes = [row.first for row in rows if row.first] or [row.node for row in rows]
             places = listed(list(dict.fromkeys(node.origin.module or "(model)" for node in nodes)))
-            yield f"{places}: {len(group.first)} -> {len(group.second)} nodes", sorted(rows, key=_is_new)
+            yield f"{places}: {len(group.first)} -> {plural(len(group.second), 'node')}", sorted(rows, key=_is_new)
         else:
             paths = {row.node.origin.module for row in rows}
             yield (paths.pop() if len(paths) == 1 else _block(rows[0].node.origin.module)) or "(model)", rows

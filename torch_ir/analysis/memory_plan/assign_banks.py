@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch_ir.analysis.cost_model.table_text import plural
 from torch_ir.analysis.memory_plan.buffers import Buffer, overlapping
 from torch_ir.analysis.memory_plan.first_fit import lowest_gap, top_of
 from torch_ir.analysis.memory_plan.lifetimes import Lifetime
@@ -39,8 +40,9 @@ def _in_bank(lives: Sequence[Lifetime], bank: Bank, effort: int, is_last: bool) 
     if (top := top_of(buffers, found)) <= capacity:
         return dict(enumerate(found))
     if is_last:
-        needs = f"{top * bank.alignment} bytes, {len(lives)} tensors"
-        raise DeviceError(f"bank {bank.name!r:.60} has {bank.bytes} bytes, but needs {needs}; add a bank for the rest")
+        needs = f"{plural(top * bank.alignment, 'byte')}, {plural(len(lives), 'tensor')}"
+        has = f"bank {bank.name!r:.60} has {plural(bank.bytes, 'byte')}"
+        raise DeviceError(f"{has}, but needs {needs}; add a bank for the rest")
     return _most_used(lives, buffers, capacity)
 
 

@@ -11,9 +11,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from torch_ir.ir import IR, Expr, FunctionRef, OpNode, TensorMeta
-
-# They restore quantised values in every run: computed once, they would keep the larger tensor in memory.
-_RESTORING = ("quantized_decomposed.dequantize_", "quantized_decomposed.convert_element_type.")
+from torch_ir.ir.graph.operator_sets import RESTORING
 
 
 def split_prologue(ir: IR) -> tuple[list[OpNode], list[OpNode]]:
@@ -51,7 +49,7 @@ def is_fixed(node: OpNode, functions: Mapping[str, IR] = MappingProxyType({})) -
 
     A call is judged by its body, if given and plain.
     """
-    if node.op_type.startswith(_RESTORING):
+    if node.op_type.startswith(RESTORING):
         return False
     body = functions.get(node.attrs["function"]) if node.is_call and _runs_body(node) else None
     if any(_is_steered(value) for name, value in node.attrs.items() if body is None or name != "function"):

@@ -1,4 +1,4 @@
-"""Checks before a command runs: the files it reads exist, and it does not overwrite them."""
+"""Checks before a command runs: the files it reads exist, and it does not overwrite them or write the wrong format."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from torch_ir.errors import CommandError
 
 _RANDOM = "random"  # not a file
 _READ, _WRITTEN = ("file", "model", "against", "target", "weights"), ("output", "picture")
+_WRITE_GRAPHS = ("extract", "llm", "memory", "optimize", "quantize", "shard", "split", "train-step")
+# of pictures, pages, weights, code and the formats of `convert`: a graph in such a file is a mistake
+_OF_OTHERS = (
+    ".bin", ".dot", ".gguf", ".html", ".md", ".mlir", ".mmd", ".onnx", ".pdf", ".png", ".pt", ".pt2", ".pth", ".py",
+    ".safetensors", ".svg",
+)  # fmt: skip
 _IN_PLACE = ("optimize", "convert")  # may overwrite the graph they read
 
 
@@ -18,6 +24,16 @@ def refuse_missing(arguments: argparse.Namespace) -> None:
     weights = getattr(arguments, "weights", None)
     if isinstance(weights, str) and weights != _RANDOM and not os.path.exists(weights):
         raise CommandError(f"no such file: {weights}")
+
+
+def refuse_other_formats(arguments: argparse.Namespace) -> None:
+    """Raise CommandError if a command that writes a graph is told to write it to a file of another format."""
+    output = getattr(arguments, "output", None)
+    if arguments.verb in _WRITE_GRAPHS and isinstance(output, str) and output.lower().endswith(_OF_OTHERS):
+        raise CommandError(
+            f"{output} is not a graph file; {arguments.verb} writes .json, .json.gz, .pb or .ir, "
+            "and `torch-ir convert`, `draw` or `explore` other formats"
+        )
 
 
 def refuse_overwriting(arguments: argparse.Namespace) -> None:

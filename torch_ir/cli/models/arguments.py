@@ -24,7 +24,7 @@ def match_inputs(model: nn.Module, specs: Sequence[InputSpec]) -> inspect.BoundA
     named = _nested([spec for spec in specs if spec.name])
     for name in named:
         if name not in words and not takes_any:
-            raise CommandError(f"{call} has no argument {name!r}{did_you_mean(name, words)}")
+            raise CommandError(f"{call}({', '.join(words)}) has no argument {name!r}{did_you_mean(name, words)}")
     try:
         bound = signature.bind(*(spec for spec in specs if not spec.name), **named)
     except TypeError as error:

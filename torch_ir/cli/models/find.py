@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch_ir.cli.models.config import find_config, model_types
 from torch_ir.cli.models.exported_program import find_program
 from torch_ir.cli.models.factory import find_factory
-from torch_ir.cli.models.model_kinds import CODE, PROGRAM, TIMM, TRANSFORMERS, is_config, is_model
+from torch_ir.cli.models.model_kinds import CODE, PROGRAM, TIMM, TRANSFORMERS, did_you_mean_file, is_config, is_model
 from torch_ir.cli.models.model_settings import split_settings
 from torch_ir.cli.models.own_code import refuse_foreign_name
 from torch_ir.cli.models.timm import find_timm, is_of_timm, names_of_timm
@@ -17,6 +17,8 @@ from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
     from torch_ir.cli.models.source import Source
+
+_USAGE = "the class that weights belong to is captured: torch-ir extract net.py:Net --input ... --weights"
 
 
 def find_model(text: str, *, own_only: bool = False) -> Source:
@@ -38,11 +40,10 @@ def find_model(text: str, *, own_only: bool = False) -> Source:
 
 def _what_file(path: Path) -> str:
     """Say what a file is that is not a model, and how it is used."""
-    usage = "the class that they belong to is captured: torch-ir extract net.py:Net --input ... --weights"
     if path.suffix == ".safetensors" or path.name.endswith(".safetensors.index.json"):
-        return f"holds weights, not a model; {usage} {path}"
+        return f"holds weights, not a model; {_USAGE} {path}"
     if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
-        return f"{_what_checkpoint(path)}, not a model that can be captured; {usage} FILE.pt"
+        return f"{_what_checkpoint(path)}, not a model that can be captured; {_USAGE} FILE.pt"
     if path.suffix == ".onnx":
         return "is an ONNX file; torch-ir captures PyTorch models, and writes ONNX"
     return (
@@ -80,6 +81,10 @@ def _find_bare(text: str, name: str) -> Source:
         return find_timm(text)
     if (path := Path(name)).is_file():
         raise CommandError(f"{name} {_what_file(path)}")
-    hint = did_you_mean(name, [*types, *names_of_timm()])
+    if path.is_dir():
+        raise CommandError(
+            f"the folder {name} has no config.json, so it is not a model of transformers; {_USAGE} {name}"
+        )
+    hint = did_you_mean_file(name) or did_you_mean(name, [*types, *names_of_timm()])
     spellings = "; write it as net.py:Net, package.module:Class, hf:llama, timm:resnet50 or model.pt2"
     raise CommandError(f"{name!r} is neither a file nor a model{hint or spellings}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+from itertools import islice
 from pathlib import Path
 
 TRANSFORMERS, TIMM, PROGRAM, CODE = "hf:", "timm:", ".pt2", ".py"
 _GRAPHS = (".json", ".json.gz", ".pb", ".binpb", ".ir")
+_MOST = 1000  # files of a folder that are compared
 
 
 def is_model(text: str) -> bool:
@@ -19,3 +22,15 @@ def is_config(text: str) -> bool:
     """Whether a text names a transformers configuration: by prefix, or as a file or folder that contains one."""
     path = Path(text.partition("?")[0])
     return text.startswith(TRANSFORMERS) or path.name == "config.json" or (path / "config.json").is_file()
+
+
+def did_you_mean_file(path: str) -> str:
+    """Return an error message suffix with the graph file of the same folder whose stem is nearest, or nothing."""
+    there = (file for file in Path(path).parent.glob("*") if file.name.endswith(_GRAPHS))
+    files = {_stem(file): str(file) for file in islice(there, _MOST)}
+    near = difflib.get_close_matches(_stem(Path(path)), files, n=1)
+    return f"; did you mean {files[near[0]]!r}?" if near else ""
+
+
+def _stem(file: Path) -> str:
+    return file.name.partition(".")[0]

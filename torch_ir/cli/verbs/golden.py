@@ -80,6 +80,6 @@ def run(arguments: argparse.Namespace) -> int:
     pack = read_pack(arguments.output)
     size = sum(shard.size for shard in pack.files.values())
     record = {"values": len(pack.values), "files": len(pack.files), "bytes": size, "reference": pack.reference}
-    text = f"{len(pack.values)} values of {pack.reference} -> {arguments.output} ({size} bytes)"
+    text = f"{len(pack.values)} values of {pack.reference} -> {arguments.output} ({size:,} bytes)"
     show(arguments, lambda: record, lambda: text)
     return 0

@@ -154,4 +154,6 @@ def _range(min: int | None, max: int | None) -> str:
 
 
 def _amount_text(tensors: int, elements: int, bytes: int, dtypes: dict[str, int]) -> str:
-    return f"{elements:,} in {tensors} tensors, {bytes:,} bytes, {', '.join(dtypes)}"
+    from torch_ir.analysis.cost_model.table_text import plural
+
+    return f"{elements:,} in {plural(tensors, 'tensor')}, {bytes:,} bytes, {', '.join(dtypes)}"

@@ -39,12 +39,17 @@ class Graph {
     this.callers = [];
     this.tensors = rows(record.tensors).map((row) => tensorOf(row, texts));
     this.nodes = rows(record.nodes).map((row, at) => nodeOf(row, texts, this, at));
+    for (const at of record.once) this.nodes[at].isOnce = true;
     this.groups = record.groups.map((row, at) => groupOf(row, texts, this, at));
     this.root = this.groups.at(-1);
     this.inputs = record.inputs.map((at) => this.tensors[at]);
     this.outputs = record.outputs.map((at) => this.tensors[at]);
     this.changes = record.changes.map((pair) => pair.map((at) => this.tensors[at]));
-    for (const tensor of [...this.outputs, ...this.changes.map((pair) => pair[1])]) tensor.isResult = true;
+    for (const tensor of this.outputs) tensor.isResult = tensor.isOutput = true;
+    for (const [target, value] of this.changes) {
+      value.isResult = true;
+      value.updates.push(target.keys || target.name);
+    }
   }
 
   // Numbers become what they stand for.
@@ -64,6 +69,7 @@ class Graph {
       group.items = group.items.map((at) => (at >= 0 ? this.nodes[at] : this.groups[-1 - at]));
       for (const item of group.items) item.parent = group;
       group.nodes = group.items.flatMap((item) => (item.isNode ? [item] : item.nodes));
+      group.isOnce = group.nodes.length > 0 && group.nodes.every((node) => node.isOnce);
     }
     for (const group of this.root.items) if (group.kind === "once") fixValues(group);
   }
@@ -94,7 +100,9 @@ function tensorOf(row, texts) {
     strides: row.stride < 0 ? null : texts[row.stride],
     isWeight: row.kind >= 0,
     isFixed: row.kind >= 0,
-    isResult: false,
+    isResult: false, // leaves the graph, as an output or as the new value of what it updates
+    isOutput: false,
+    updates: [],
     maker: null,
     readers: [],
   };

@@ -54,12 +54,12 @@ function cutText(tensor) {
 
 function outputText(node) {
   const more = node.outputs.length > 1 ? ` +${node.outputs.length - 1}` : "";
-  return `${node.outputs[0].shape}${more}`;
+  return `${shapeText(node.outputs[0])}${more}`;
 }
 
 function weightText(node) {
   const at = node.inputs.findIndex((tensor) => tensor.isFixed);
-  return `${node.args[at]} ${node.inputs[at].shape}`;
+  return `${node.args[at]} ${shapeText(node.inputs[at])}`;
 }
 
 function known(key, make) {
@@ -127,7 +127,8 @@ function portWidth(item, port) {
 function portText(item, [tensor, ...others]) {
   const isWhole = item.isNode || item.kind === "graph";
   if (others.length) return `${tensor.name} and ${others.length} more`;
-  return isWhole ? `${tensor.name} ${tensor.shape}` : tensor.shape;
+  if (isWhole && tensor.updates.length && !tensor.isOutput) return `updates ${tensor.updates.join(", ")}`;
+  return isWhole ? `${tensor.name} ${shapeText(tensor)}` : shapeText(tensor);
 }
 
 function placed(graph, level, inner, exits) {

@@ -109,7 +109,9 @@ class Panel {
   readers(view, node) {
     const readers = [...new Set(node.outputs.flatMap((tensor) => tensor.readers))];
     const rows = readers.map((reader) => [this.link(view, reader, reader.name), reader.module]);
-    return table(node.outputs.some((tensor) => tensor.isResult) ? [...rows, ["result of the graph"]] : rows);
+    const updates = node.outputs.flatMap((tensor) => tensor.updates).map((key) => [`new value of ${key}`]);
+    const results = node.outputs.some((tensor) => tensor.isOutput) ? [["result of the graph"]] : [];
+    return table([...rows, ...updates, ...results]);
   }
 
   functions(view, node) {
@@ -128,9 +130,9 @@ class Panel {
       html("span", { title: grouped(amount) }, scaled(amount, unit)),
       share,
     ];
-    const shareOf = (one, all) => (all && work !== total ? percent(one / all) : "");
+    const shareOf = (one, all) => (all && work !== total && !item.isOnce ? percent(one / all) : "");
     return section(
-      "Cost of one run",
+      item.isOnce ? "Cost when weights are bound" : "Cost of one run",
       table(
         [
           row("MACs", work.macs, "", ""),
@@ -155,7 +157,7 @@ class Panel {
   }
 
   hottest(view, group) {
-    const flopsOf = (item) => view.side.weigh(item.work.flops);
+    const flopsOf = (item) => (item.isOnce && !group.isOnce ? 0 : view.side.weigh(item.work.flops));
     const { level } = view.content(view.placeOf(group));
     const items = level.items.filter(flopsOf).sort((one, other) => flopsOf(other) - flopsOf(one));
     const row = (item) => {

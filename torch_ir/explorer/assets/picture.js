@@ -25,7 +25,7 @@ function painted(element, canvas) {
   if (style.display === "none" || element.matches(".hit, .chevron > rect") || isOutside(element, canvas)) return "";
   const copy = element.cloneNode(false);
   for (const name of ["class", "data-id", "tabindex", "aria-label", "aria-expanded", "role", "style"]) copy.removeAttribute(name);
-  if (!element.firstElementChild || element.matches("text")) paint(copy, style);
+  if (element.matches("rect, path, text")) paint(copy, style);
   copy.append(
     ...[...element.childNodes].map((child) => (child.nodeType === Node.TEXT_NODE ? child.data : painted(child, canvas))),
   );
@@ -35,8 +35,16 @@ function painted(element, canvas) {
 function paint(copy, style) {
   for (const name of PAINT) {
     const value = style.getPropertyValue(name);
-    if (value && value !== "normal") copy.setAttribute(name, value === "context-stroke" ? "#888" : value);
+    if (value && value !== "normal") copy.setAttribute(name, value === "context-stroke" ? "#888" : plainColour(value));
   }
+}
+
+// Mixed colours are computed as "color(srgb 0.97 0.9 0.85)", which is black in an attribute.
+function plainColour(value) {
+  const [, parts, alpha] = /^color\(srgb ([^/)]+)(?:\/ ([^)]+))?\)$/.exec(value) ?? [];
+  if (!parts) return value;
+  const numbers = parts.trim().split(" ").map((part) => Math.round(255 * part));
+  return alpha ? `rgba(${numbers.join(", ")}, ${alpha})` : `rgb(${numbers.join(", ")})`;
 }
 
 function isOutside(element, canvas) {

@@ -72,7 +72,7 @@ class Search {
         { onclick: () => this.go(at) },
         html("b", null, node.label),
         html("span", { class: "dim" }, node.module || node.name),
-        html("span", { class: "code dim" }, node.outputs[0]?.shape ?? ""),
+        html("span", { class: "code dim" }, node.outputs[0] ? shapeText(node.outputs[0]) : ""),
       ),
     );
   }

@@ -82,7 +82,16 @@ function parametersRow(group) {
   if (!weights.size) return "";
   const elements = [...weights].reduce((sum, tensor) => sum + elementsOf(tensor), 0);
   const told = Number.isFinite(elements) ? `${scaled(elements, "")} elements in ` : "";
-  return html("p", null, `${told}${plural(weights.size, "tensor")}`);
+  return html("p", null, `${told}${plural(weights.size, "tensor")}${quantizedText(group)}`);
+}
+
+// What a run reads of quantised weights, each element of which is a byte: ", quantised to 2.35 kB of int8".
+function quantizedText(group) {
+  const read = group.nodes.filter((node) => !node.isOnce).flatMap((node) => node.inputs);
+  const kept = [...new Set(read)].filter((tensor) => isQuantized(tensor) && (tensor.isWeight || tensor.maker?.isOnce));
+  const bytes = kept.reduce((sum, tensor) => sum + elementsOf(tensor), 0);
+  const dtypes = [...new Set(kept.map((tensor) => tensor.dtype))].join(" and ");
+  return kept.length ? `, quantised to ${scaled(bytes, "B")} of ${dtypes}` : "";
 }
 
 // How many elements a tensor has; NaN where a size is open.

@@ -67,6 +67,15 @@ function plural(count, word) {
   return `${grouped(count)} ${word}${count === 1 ? "" : "s"}`;
 }
 
+// Whether a dtype has at most eight bits, as quantised values do.
+function isQuantized({ dtype }) {
+  return /^(u?int[48]|float8)/.test(dtype);
+}
+
+function shapeText(tensor) {
+  return isQuantized(tensor) ? `${tensor.dtype} ${tensor.shape}` : tensor.shape;
+}
+
 // What tensors are, and how they lie on the ranks of a sharded graph.
 function toldText(tensors) {
   const laid = ({ placement }) => (placement ? ` on ${placement}` : "");

@@ -93,7 +93,7 @@ class View extends Places {
     if (mode === "family" || mode.startsWith("error ")) return;
     const total = amountIn(mode, this.graph.root.work, this.side);
     const closed = [...this.drawing.frames].filter(([, frame]) => !frame.isOpen).map(([id]) => this.places.get(id));
-    const amounts = closed.map((place) => amountIn(mode, place.item.work, this.side));
+    const amounts = closed.map(({ item }) => (item.isOnce ? 0 : amountIn(mode, item.work, this.side)));
     const most = amounts.reduce((one, other) => Math.max(one, other), 0) || 1;
     closed.forEach((place, at) => {
       const element = this.drawing.elements.get(place.id);

@@ -63,7 +63,9 @@ def _remedy(given: object) -> str:
     """Return the description of an argument that is not a graph, and how to get a graph from it."""
     kind = type(given).__name__
     if is_model(given):
-        return f"the model {kind}; capture it first: ir = torch_ir.extract_ir(model, example_inputs)"
+        return f"the model {kind}; capture it first: ir = torch_ir.extract_ir(model, example_inputs, strict=False)"
+    if isinstance(given, type):
+        return f"the class {given.__name__}; make an object of it first"
     if isinstance(given, (str, os.PathLike)):
         path = os.fspath(given)
         return f"the path {path!r:.80}; load it first: ir = torch_ir.load_ir({path!r:.80})"
