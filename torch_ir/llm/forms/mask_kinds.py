@@ -1,0 +1,77 @@
+"""Which keys a mask lets each query see: all before it, a window of the last, or those of its chunk.
+
+A mask is a function of the positions of query and key. It is computed at positions around each number that its nodes
+mention, and compared with each kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torch_ir.analysis.dependencies.slices import ancestors
+from torch_ir.analysis.values.constants import Constants
+from torch_ir.ir import IR, TensorMeta
+from torch_ir.llm.forms.fixed_parts import values_at
+
+_FIRST = 6  # positions that are always compared
+_NEAR = (-2, -1, 0, 1, 2)  # positions around each number, and around twice the number
+_LARGEST = 1 << 24  # of the numbers that may be a window
+_MOST_NUMBERS = 12
+
+
+@dataclass(frozen=True)
+class MaskKind:
+    """The keys that a query sees, all of them not after it, and what the mask has for a key seen and for one not."""
+
+    window: int | None = None  # the query itself and the keys before it, so many in all
+    chunk: int | None = None  # keys in the same chunk of this many positions
+    seen: float | bool = True
+    unseen: float | bool = False
+
+    def sees(self, query: Tensor, key: Tensor) -> Tensor:
+        """Return whether queries at some positions see keys at others."""
+        seen = key <= query
+        if self.window is not None:
+            seen = seen & (key > query - self.window)
+        if self.chunk is not None:
+            seen = seen & (key // self.chunk == query // self.chunk)
+        return seen
+
+
+def mask_kind(graph: IR, mask: TensorMeta, batch: str, seq: str) -> MaskKind | None:
+    """Return the kind of a fixed mask whose last two dimensions are queries and keys; None if it is of no kind."""
+    numbers = sorted(set(_numbers(graph, mask)))[:_MOST_NUMBERS]
+    near = {multiple * number + step for number in numbers for multiple in (1, 2) for step in _NEAR}
+    positions = torch.tensor(sorted({*range(_FIRST), *(place for place in near if place >= 0)}))
+    counted = {
+        node.output: positions
+        for node in ancestors(graph, [mask])
+        if node.op_type.startswith("aten.arange") and node.output.shape == (seq,) and node.attrs.get("start", 0) == 0
+    }
+    (value,) = values_at(graph, [mask], {batch: 2, seq: len(positions)}, counted)
+    rows = value.reshape(-1, *value.shape[-2:])
+    if not bool((rows == rows[:1]).all()):
+        return None
+    found = rows[0]
+    kinds = [MaskKind(), *(MaskKind(window=number + step) for number in numbers for step in (-1, 0, 1))]
+    kinds += [MaskKind(chunk=number) for number in numbers]
+    for kind in kinds:
+        sees = kind.sees(positions[:, None], positions[None])
+        seen, unseen = found[sees].unique(), found[~sees].unique()
+        if len(seen) == len(unseen) == 1 and not bool(seen == unseen):
+            return MaskKind(kind.window, kind.chunk, seen.item(), unseen.item())
+    return None
+
+
+def _numbers(graph: IR, mask: TensorMeta) -> Iterator[int]:
+    """Yield the whole numbers that the nodes of a mask mention."""
+    constants = Constants(graph)
+    for node in ancestors(graph, [mask]):
+        held = (constants.scalar_of(source) for source in node.inputs)
+        for number in (*node.attrs.values(), *held):
+            if isinstance(number, (int, float)) and not isinstance(number, bool) and 1 < abs(number) <= _LARGEST:
+                yield abs(int(number))
