@@ -11,7 +11,7 @@ import random
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,7 +30,6 @@ LENGTHS = (2, 5, 9)  # of prompts; tiny configurations have windows of 4 and mor
 MOST = 4  # tokens of a sequence in one step
 BLOCK = 4
 CAPACITY = 24
-_FAR = 64  # positions of models without a limit
 FORMS: dict[str, dict[str, Any]] = {
     "slots": {},
     "paged": {"layout": "paged", "block_size": BLOCK},
@@ -46,10 +45,7 @@ class Sequence:
     prompt: int
     own: list[int]  # what the model generates
     cached: int = 0
-    logits: list[Tensor] = None  # type: ignore[assignment]  # set below
-
-    def __post_init__(self) -> None:
-        self.logits = []
+    logits: list[Tensor] = field(default_factory=list)
 
     @property
     def is_done(self) -> bool:
@@ -65,7 +61,7 @@ class Sequence:
 
 
 def generated(
-    step: IR, weights: Mapping[str, Tensor], own: list[Any], prompts: list[Tensor], seed: int
+    step: IR, weights: Mapping[str, Tensor], prompts: list[Tensor], own: list[Any], seed: int
 ) -> list[Sequence]:
     """Generate by a random schedule; the drafts are the model's own tokens, some of them replaced."""
     chance = random.Random(seed)
@@ -150,7 +146,7 @@ def prompts_for(model: Any, seed: int, lengths: tuple[int, ...] = LENGTHS) -> tu
 
 def difference(step: IR, weights: Mapping[str, Tensor], prompts: list[Tensor], own: list[Any], seed: int) -> str:
     """Return in what a random schedule differs from the model's own tokens and logits; empty if in nothing."""
-    for index, (row, result) in enumerate(zip(generated(step, weights, own, prompts, seed), own, strict=True)):
+    for index, (row, result) in enumerate(zip(generated(step, weights, prompts, own, seed), own, strict=True)):
         expected = torch.cat(result.logits)
         found = compare(expected, torch.stack(row.logits), None, None)
         if found.reason:
@@ -176,7 +172,8 @@ def carry(architecture: Architecture, seeds: range = range(3)) -> dict[str, str]
         try:
             step = to_cache_form(ir, **options)
         except GraphError as error:
-            found[form] = f"refused: {error}"
+            if "no layer has a sliding window" not in str(error):
+                found[form] = f"refused: {error}"
             continue
         reasons = [difference(step, weights, *case, seed) for seed, case in zip(seeds, cases, strict=True)]
         found[form] = next((f"different: {reason}" for reason in reasons if reason), "equal")

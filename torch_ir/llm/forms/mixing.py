@@ -13,7 +13,8 @@ _ALONG = frozenset(  # operators that combine or choose elements along `dim`
         "_log_softmax", "_softmax", "all", "amax", "amin", "any", "argmax", "argmin", "argsort", "cat", "chunk",
         "cummax", "cummin", "cumprod", "cumsum", "diff", "flip", "gather", "index_select", "log_softmax",
         "logcumsumexp", "logsumexp", "max", "mean", "median", "min", "narrow", "norm", "prod", "roll", "scatter",
-        "select", "slice", "softmax", "sort", "split", "split_with_sizes", "std", "sum", "topk", "unbind", "unfold", "var",
+        "select", "slice", "softmax", "sort", "split", "split_with_sizes", "std", "sum", "topk", "unbind",
+        "unfold", "var",
     )
 )  # fmt: skip
 _CONVOLUTIONS = ("aten.conv1d.", "aten.conv2d.", "aten.convolution.", "aten.constant_pad_nd.", "aten.pad.")
