@@ -68,6 +68,8 @@ def cache_attention(ir: IR) -> list[CacheAttention]:
                 if kind is None:
                     raise GraphError(f"layer {layer}: its mask {mask.name!r:.80} is not causal, a window or a chunk")
                 kinds[mask] = kind
+            if masks and all(kinds[mask].is_uniform for mask in masks):
+                raise GraphError(f"layer {layer}: {end.name!r:.80} masks no key, so that it is not causal")
             before, after = (tuple(held[place].name for place in places if place in held) for held in (past, present))
             kept = {mask.name: kinds[mask] for mask in masks}
             query, scale, softcap = _scores(end, between)

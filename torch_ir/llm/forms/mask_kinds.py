@@ -32,6 +32,11 @@ class MaskKind:
     seen: float | bool = True
     unseen: float | bool = False
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether the mask has one value for all keys, so that it masks none."""
+        return self.seen == self.unseen
+
     def sees(self, query: Tensor, key: Tensor) -> Tensor:
         """Return whether queries at some positions see keys at others."""
         seen = key <= query
@@ -57,6 +62,8 @@ def mask_kind(graph: IR, mask: TensorMeta, batch: str, seq: str) -> MaskKind | N
     if not bool((rows == rows[:1]).all()):
         return None
     found = rows[0]
+    if bool((found == found[0, 0]).all()):
+        return MaskKind(seen=found[0, 0].item(), unseen=found[0, 0].item())
     kinds = [MaskKind(), *(MaskKind(window=number + step) for number in numbers for step in (-1, 0, 1))]
     kinds += [MaskKind(chunk=number) for number in numbers]
     for kind in kinds:

@@ -98,7 +98,9 @@ class PositionReads:
         place = (kind, layout.size, dtype)
         if place not in self._masks:
             query = g.op(
-                "aten.reshape.default", self=self.steps.positions, shape=_sizes(self._shape(self.steps.seq, 1))
+                "aten.reshape.default",
+                self=self.steps.positions,
+                shape=_sizes([self.steps.batch, 1, self.steps.seq, 1]),
             )
             keys = layout.key_positions(g)
             shape = [keys.shape[0], 1, 1, layout.size]
@@ -109,9 +111,6 @@ class PositionReads:
                 sees = g.op("aten.logical_and.default", self=sees, other=used)
             self._masks[place] = _as_mask(g, kind, sees, dtype)
         return self._masks[place]
-
-    def _shape(self, *last: Dim) -> list[Dim]:
-        return [self.steps.batch, 1, *last]
 
 
 def _sees(g: Builder, kind: MaskKind, query: TensorMeta, key: TensorMeta) -> TensorMeta:
@@ -132,10 +131,17 @@ def _as_mask(g: Builder, kind: MaskKind, sees: TensorMeta, dtype: str) -> Tensor
     """Return a mask with the values of the model's own."""
     if dtype == "bool":
         return sees if kind.seen else g.op("aten.logical_not.default", self=sees)
-    numbers = [
-        g.op("aten.full.default", size=[], fill_value=value, dtype=Dtype(dtype)) for value in (kind.seen, kind.unseen)
-    ]
+    numbers = [_full(g, value, dtype, rank=0) for value in (kind.seen, kind.unseen)]
     return g.op("aten.where.self", condition=sees, self=numbers[0], other=numbers[1])
+
+
+def uniform(g: Builder, kind: MaskKind, mask: TensorMeta) -> TensorMeta:
+    """Return what is broadcast to a mask that has one value for all keys."""
+    return _full(g, kind.seen, mask.dtype, rank=len(mask.shape))
+
+
+def _full(g: Builder, value: float | bool, dtype: str, rank: int) -> TensorMeta:
+    return g.op("aten.full.default", size=[1] * rank, fill_value=value, dtype=Dtype(dtype))
 
 
 def _wide(tensor: TensorMeta) -> list[Dim]:

@@ -16,12 +16,13 @@ from torch_ir.llm.forms.fixed_parts import fixed_tensors
 from torch_ir.llm.forms.form_inputs import Form, FormInputs
 from torch_ir.llm.forms.mask_kinds import MaskKind
 from torch_ir.llm.forms.mixing import refuse_mixing
-from torch_ir.llm.forms.position_reads import PositionReads
+from torch_ir.llm.forms.position_reads import PositionReads, uniform
 from torch_ir.llm.forms.slot_layouts import Slots, Steps
 from torch_ir.rewrite import Builder
 
 _END = 1 << 62  # an end of a slice beyond every size
 _SCORES_RANK = 4  # batch, heads, queries, keys
+_VIEW = "aten.view.default"
 _ASSERTION = "aten._assert_tensor_metadata."
 
 
@@ -92,7 +93,7 @@ class StepWriter:
             mask = self.reads.mask(g, MaskKind(), layout, "bool")
             made = g.like(node, attn_mask=mask, is_causal=False)
         elif any(new.shape != self.shapes[old] for new, old in zip(node.inputs, before, strict=True)):
-            self._resize(node)
+            made = self._resized(g, node)
         self.nodes += g.nodes
         if made is not None:
             self.current[node.output] = made
@@ -121,6 +122,8 @@ class StepWriter:
             keys = next((size for size in map(self._keys, changing) if size is not None), None)
             if kind is None or keys is None or axes != [len(tensor.shape) - 2, len(tensor.shape) - 1]:
                 raise GraphError(f"{node.name!r:.80} reads {tensor.name!r:.80}, which is not the mask of an attention")
+            if kind.is_uniform:
+                return uniform(g, kind, tensor)
             if any(size not in (1, self.steps.batch) for size in tensor.shape[:-2]) or len(changing[0].shape) != 4:
                 raise GraphError(f"the mask {tensor.name!r:.80} has other sizes than batch, queries and keys")
             return self.reads.mask(g, kind, self.of_size[keys], tensor.dtype)
@@ -140,13 +143,18 @@ class StepWriter:
         """Return the size of a tensor that is the number of keys."""
         return next((size for size in tensor.shape if size in self.of_size), None)
 
-    def _resize(self, node: OpNode) -> None:
-        """Infer the sizes of a node's results from its new inputs, and replace the number of tokens by that of keys."""
+    def _resized(self, g: Builder, node: OpNode) -> TensorMeta | None:
+        """Replace the number of tokens by that of keys, and infer the sizes of a node's results from its new inputs.
+
+        A view, which the layout of the cache may not allow, becomes a reshape, which is returned.
+        """
         keys = next((size for size in map(self._keys, node.inputs) if size is not None), None)
         if keys is not None:
             has_queries = any(self._keys(tensor) and self.steps.seq in tensor.shape for tensor in node.inputs)
             replaced = _last_size if has_queries else _every_size
             node.attrs = replaced(node.attrs, {self.steps.seq: keys})
+        if node.op_type == _VIEW:
+            return g.op("aten.reshape.default", self=node["self"], shape=node["size"])
         arguments = dict(zip(node.args, node.inputs, strict=True))
         hints = [dim for tensor in (*node.inputs, *node.outputs) for dim in tensor.shape]
         try:
@@ -157,6 +165,7 @@ class StepWriter:
             raise GraphError(f"no shape inference for {node.name!r:.80} ({node.op_type}), which reads the cache")
         for tensor, inferred in zip(node.outputs, made, strict=True):
             tensor.shape, tensor.stride = inferred.shape, inferred.stride
+        return None
 
     def _store(self, node: OpNode, entries: TensorMeta) -> None:
         """Write new keys or values to the cache, and let attention read them from there."""
