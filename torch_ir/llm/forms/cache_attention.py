@@ -15,6 +15,8 @@ SDPA = "aten.scaled_dot_product_attention.default"
 _SOFTMAX = ("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
 _PRODUCTS = ("aten.matmul.default", "aten.bmm.default", "aten.baddbmm.default")
 _FACTORS = {"aten.mul.Tensor": 1, "aten.mul.Scalar": 1, "aten.div.Tensor": -1, "aten.div.Scalar": -1}
+_ADDING = (SDPA, "aten.add.Tensor", "aten.baddbmm.default")  # readers of masks of numbers
+_TRUE_IS_SEEN = {SDPA: True, "aten.masked_fill.Scalar": False, "aten.masked_fill.Tensor": False}
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def cache_attention(ir: IR) -> list[CacheAttention]:
             masks = _masks(layer, end, between, fixed, seq)
             for mask in masks:
                 kind = kinds.get(mask) or mask_kind(ir, mask, batch, seq)
-                if kind is None:
+                if kind is None or not all(_hides(kind, mask, node, fixed) for node in (*between, end)):
                     raise GraphError(f"layer {layer}: its mask {mask.name!r:.80} is not causal, a window or a chunk")
                 kinds[mask] = kind
             if masks and all(kinds[mask].is_uniform for mask in masks):
@@ -139,6 +141,18 @@ def _masks(layer: int, end: OpNode, between: list[OpNode], fixed: set[TensorMeta
     if not masks:
         raise GraphError(f"layer {layer}: no mask before {end.name!r:.80}")
     return masks
+
+
+def _hides(kind: MaskKind, mask: TensorMeta, reader: OpNode, fixed: set[TensorMeta]) -> bool:
+    """Whether a node that reads a mask lets it hide the keys that are not seen, and no others."""
+    if mask not in reader.inputs or kind.is_uniform:
+        return True
+    if mask.dtype != "bool":
+        return reader.op_type in _ADDING and kind.unseen < kind.seen
+    if reader.op_type.startswith("aten.where."):
+        chosen = reader["self"]
+        return kind.seen is (isinstance(chosen, TensorMeta) and chosen not in fixed)
+    return kind.seen is _TRUE_IS_SEEN.get(reader.op_type)
 
 
 def _scores(end: OpNode, between: list[OpNode]) -> tuple[str, float | None, float | None]:

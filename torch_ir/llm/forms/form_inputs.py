@@ -11,6 +11,7 @@ from torch_ir.llm.forms.cache_attention import CacheAttention
 from torch_ir.llm.forms.slot_layouts import Paged, Rolling, Slots, Steps
 from torch_ir.llm.forms.storage import Storage
 
+POSITION = "position"  # an input: of the first token of each sequence
 _FROM_OUTSIDE = ("attention_mask", "position_ids")  # inputs of prefill that a step computes itself
 _MOST = 1 << 20  # of sizes without another limit
 
@@ -50,7 +51,7 @@ class FormInputs:
     def __init__(self, names: FreeNames, steps: Steps, form: Form, has_choice: bool) -> None:
         self._names = names
         self.cache: dict[str, TensorMeta] = {}
-        self.arguments = {"position": self._tensor("position", (steps.batch,))}
+        self.arguments = {POSITION: self._tensor(POSITION, (steps.batch,))}
         if form.layout == "paged":
             self.arguments["block_tables"] = self._tensor("block_tables", (steps.batch, "table"))
             self.arguments["slot_mapping"] = self._tensor("slot_mapping", (steps.batch, steps.seq))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from torch_ir.ir import Dim, Expr, TensorMeta
+from torch_ir.ir import Dim, Dtype, Expr, TensorMeta
 from torch_ir.rewrite import Builder
 
 
@@ -74,13 +74,16 @@ class Rolling(Slots):
 
     def places(self, g: Builder) -> tuple[TensorMeta, TensorMeta]:
         rows, positions = super().places(g)
-        return rows, g.op("aten.remainder.Scalar", self=positions, other=Expr(self.columns))
+        return rows, g.op("aten.remainder.Tensor", self=positions, other=self._count(g))
 
     def key_positions(self, g: Builder) -> TensorMeta:
         last = g.op("aten.slice.Tensor", self=self.steps.positions, dim=1, start=-1)
         ahead = g.op("aten.sub.Tensor", self=last, other=super().key_positions(g))
-        behind = g.op("aten.remainder.Scalar", self=ahead, other=Expr(self.columns))
+        behind = g.op("aten.remainder.Tensor", self=ahead, other=self._count(g))
         return g.op("aten.sub.Tensor", self=last, other=behind)
+
+    def _count(self, g: Builder) -> TensorMeta:
+        return g.op("aten.full.default", size=[], fill_value=Expr(self.columns), dtype=Dtype("int64"))
 
 
 @dataclass

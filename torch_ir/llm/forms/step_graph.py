@@ -15,13 +15,13 @@ from torch_ir.ir import IR, TensorMeta, evaluate
 from torch_ir.ir.regroup.functions import called_by, inline_all
 from torch_ir.llm.cache_layout import DECODE, keyword_inputs
 from torch_ir.llm.forms.cache_attention import cache_attention, token_sizes
-from torch_ir.llm.forms.form_inputs import Form
+from torch_ir.llm.forms.form_inputs import POSITION, Form
 from torch_ir.llm.forms.step_writer import StepWriter
 from torch_ir.llm.forms.storage import STORAGES
+from torch_ir.llm.joined_entries import EXTENSION
 from torch_ir.ops.torch_types import TORCH_DTYPES
 
 LAYOUTS = ("slots", "paged")
-EXTENSION = "cache_form"
 _FAR = 1 << 19  # a limit of positions above this is none
 
 
@@ -61,17 +61,20 @@ def to_cache_form(
     called = set(called_by(graph.nodes))
     graph.functions = {name: body for name, body in graph.functions.items() if name in called}
     StepWriter(graph, attention, Form(layout, block_size, rolling, STORAGES[cache_dtype], length)).write()
-    options = {"layout": layout, "rolling": rolling, "cache_dtype": cache_dtype, "max_length": length}
-    graph.extensions = {EXTENSION: options | ({"block_size": block_size} if layout == "paged" else {})}
+    graph.extensions.pop(EXTENSION, None)  # the map of prefill and decode
     return graph.check()
+
+
+def is_form(ir: IR) -> bool:
+    """Whether a graph is one of `to_cache_form`."""
+    return any(tensor.name == POSITION for tensor in ir.graph_inputs) and bool(keyword_inputs(ir, "cache"))
 
 
 def empty_cache(ir: IR, **sizes: int) -> dict[str, torch.Tensor]:
     """Return an empty cache for a graph of `to_cache_form`: `empty_cache(ir, batch=2, slots=64)`."""
-    cache = keyword_inputs(ir, "cache")
-    if EXTENSION not in ir.extensions or not cache:
-        raise GraphError(f"{ir!r} has no cache form; make one with torch_ir.llm.to_cache_form")
-    return {place: _zeros(tensor, sizes) for place, tensor in cache.items()}
+    if not is_form(ir):
+        raise GraphError(f"{ir!r} is not a step over a cache; make such a graph with torch_ir.llm.to_cache_form")
+    return {place: _zeros(tensor, sizes) for place, tensor in keyword_inputs(ir, "cache").items()}
 
 
 def _zeros(tensor: TensorMeta, sizes: dict[str, Any]) -> torch.Tensor:

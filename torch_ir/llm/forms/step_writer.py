@@ -13,7 +13,7 @@ from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ir.sizes.specialize import replaced_sizes
 from torch_ir.llm.forms.cache_attention import CacheAttention, layer_states, token_sizes
 from torch_ir.llm.forms.fixed_parts import fixed_tensors
-from torch_ir.llm.forms.form_inputs import Form, FormInputs
+from torch_ir.llm.forms.form_inputs import POSITION, Form, FormInputs
 from torch_ir.llm.forms.mask_kinds import MaskKind
 from torch_ir.llm.forms.mixing import refuse_mixing
 from torch_ir.llm.forms.position_reads import PositionReads, uniform
@@ -62,7 +62,7 @@ class StepWriter:
         self.know = Knowledge(self.graph)
         g = self._builder(before[0])
         counted = g.op("aten.arange.default", end=Expr(self.steps.seq))
-        first = g.op("aten.unsqueeze.default", self=self.steps.inputs["position"], dim=1)
+        first = g.op("aten.unsqueeze.default", self=self.steps.inputs[POSITION], dim=1)
         self.steps.positions = g.op("aten.add.Tensor", self=first, other=counted)
         self.nodes += g.nodes
         self.reads = PositionReads(self.graph, self.names, self.steps, self.form.length, self.nodes.extend)

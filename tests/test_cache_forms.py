@@ -1,0 +1,232 @@
+"""Cache forms: recognised attention, and step graphs that generate what the model generates."""
+
+import math
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+import torch_ir
+from tests.architectures import architectures
+from tests.cache_forms import FORMS, carry, causal_models, difference, prompts_for
+from torch_ir import IR, ExecutionError, GraphError, IRExecutor, OpNode, TensorMeta, optimize
+from torch_ir.llm import cache_attention, checkpoint_weights, empty_cache, extract_llm, to_cache_form
+
+BY_NAME = {each.name: each for each in architectures()}
+SAMPLE = ("llama", "mistral", "gemma2", "gpt2", "qwen2", "mixtral")
+LARGEST = {"int8": 127.0, "float8_e4m3fn": 448.0}
+
+
+@cache
+def built(name: str) -> Any:
+    return BY_NAME[name].build()
+
+
+@cache
+def extracted(name: str) -> IR:
+    return extract_llm(built(name))
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_random_schedules_generate_the_tokens_of_the_model(name: str) -> None:
+    """Chunks, drafts, pages and sequences of different lengths give the tokens and logits of `generate`."""
+    model = built(name)
+    seed = SAMPLE.index(name)
+    prompts, own = prompts_for(model, seed)
+    for form, options in FORMS.items():
+        if form != "rolling" or any(each.span for each in cache_attention(extracted(name))):
+            step = to_cache_form(extracted(name), **options)
+            assert not difference(step, checkpoint_weights(model), prompts, own, seed), form
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [each.name for each in causal_models()])
+def test_every_causal_architecture(name: str) -> None:
+    """Every form generates the tokens of `generate`; what is refused is refused by layer."""
+    for form, verdict in carry(BY_NAME[name]).items():
+        assert verdict == "equal" or "layer" in verdict, f"{form}: {verdict}"
+
+
+def test_description_of_attention() -> None:
+    """Windows, scale and soft cap are those of the configuration; names are those of both graphs."""
+    ir, config = extracted("gemma2"), built("gemma2").config
+    found = cache_attention(ir)
+    windows = [config.sliding_window if kind == "sliding_attention" else None for kind in config.layer_types]
+    assert [each.span for each in found] == windows
+    assert [each.layer for each in found] == list(range(config.num_hidden_layers))
+    for each in found:
+        assert each.softcap == pytest.approx(config.attn_logit_softcapping)
+        assert each.scale == pytest.approx(config.query_pre_attn_scalar**-0.5)
+        assert each.past == tuple(f"cache_layers_{each.layer}_{part}" for part in ("key", "value"))
+    (first, *_) = cache_attention(extracted("llama"))
+    decode = extracted("llama").functions["decode"]
+    assert set(first.present) <= {tensor.name for tensor in decode.graph_outputs}
+    assert first.scale == pytest.approx(1 / math.sqrt(8))
+
+
+class QuantisedLayer(DynamicLayer):
+    """A cache of transformers whose entries are rounded as they would be stored."""
+
+    kind: torch.dtype = torch.int8
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        return super().update(self._rounded(key_states), self._rounded(value_states), *args, **kwargs)
+
+    def _rounded(self, states: Tensor) -> Tensor:
+        largest = LARGEST[str(self.kind).removeprefix("torch.")]
+        scale = (states.abs().amax(-1, keepdim=True) / largest).clamp(min=1e-12)
+        scaled = (states / scale).clamp(-largest, largest)
+        return (scaled.round() if self.kind == torch.int8 else scaled).to(self.kind).float() * scale
+
+
+@pytest.mark.parametrize("dtype", LARGEST)
+@pytest.mark.parametrize("layout", ["slots", "paged"])
+def test_quantised_caches(dtype: str, layout: str) -> None:
+    """Logits equal those of the model with a cache that is quantised the same way, and are near those without."""
+    model = built("llama")
+    step = to_cache_form(extracted("llama"), layout, block_size=8, cache_dtype=dtype)
+    assert {tensor.dtype for tensor in step.graph_inputs if tensor.name.endswith(("key", "value"))} == {dtype}
+    kind = type("Layer", (QuantisedLayer,), {"kind": getattr(torch, dtype)})
+    eager = Cache(layers=[kind() for _ in range(model.config.num_hidden_layers)])
+    ids = torch.randint(3, 40, (2, 9), generator=torch.Generator().manual_seed(0))
+    run, state = IRExecutor(step, model.state_dict()), empty_cache(step, batch=2, slots=16, blocks=4)
+    tables = torch.tensor([[3, 0], [1, 2]])
+    for start, end in ((0, 4), (4, 8), (8, 9)):
+        expected = model(input_ids=ids[:, start:end], past_key_values=eager).logits
+        inputs: dict[str, Any] = {"logits_at": torch.arange(end - start).expand(2, -1)}
+        if layout == "paged":
+            places = torch.arange(start, end)
+            inputs |= {"block_tables": tables, "slot_mapping": tables[:, places // 8] * 8 + places % 8}
+        output = run(input_ids=ids[:, start:end], position=torch.tensor([start, start]), cache=state, **inputs)
+        state = output["cache"]
+        torch.testing.assert_close(output["logits"], expected, rtol=1e-4, atol=1e-5)
+    plain = model(input_ids=ids).logits[:, 8:]
+    error = (output["logits"] - plain).abs().max()
+    assert 0 < error < 0.1 * plain.abs().max()
+
+
+def test_optimised_saved_loaded(tmp_path: Any) -> None:
+    """A form of an optimised graph, saved and loaded, generates the same tokens, draws, and has a cost."""
+    model = built("mistral")
+    better, _ = optimize(extracted("mistral"), "full")
+    to_cache_form(better, "paged", block_size=4).save(tmp_path / "step.json")
+    step = torch_ir.load_ir(tmp_path / "step.json")
+    prompts, own = prompts_for(model, 7)
+    assert not difference(step, checkpoint_weights(model), prompts, own, 7)
+    assert "block_tables" in torch_ir.ir_to_mermaid(step)
+    sizes = {"batch": 2, "seq": 1, "table": 3, "blocks": 8, "outputs": 1}
+    assert torch_ir.cost(step.specialize(**sizes)).flops > 0
+
+
+@pytest.mark.slow
+def test_onnx_runtime(tmp_path: Any) -> None:
+    """A step in ONNX Runtime returns the logits and the cache of the executor."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = built("llama")
+    step = to_cache_form(extracted("llama"))
+    torch_ir.to_onnx(step, tmp_path / "step.onnx", model.state_dict())
+    session = onnxruntime.InferenceSession(tmp_path / "step.onnx", providers=["CPUExecutionProvider"])
+    inputs = {
+        "input_ids": torch.tensor([[5, 6, 7], [8, 9, 0]]),
+        "position": torch.tensor([2, 0]),
+        "logits_at": torch.tensor([[2], [1]]),
+    }
+    entries = {place: torch.randn(tensor.shape) for place, tensor in empty_cache(step, batch=2, slots=6).items()}
+    expected = IRExecutor(step, model.state_dict())(**inputs, cache=entries)
+    given = [*inputs.values(), *entries.values()]
+    names = [tensor.name for tensor in step.graph_inputs]
+    by_name = dict(zip(["input_ids", "position", "logits_at"], given, strict=False))
+    by_name |= dict(zip(names[3:], entries.values(), strict=True))
+    made = session.run(None, {name: value.numpy() for name, value in by_name.items()})
+    for found, value in zip(made, [expected["logits"], *expected["cache"].values()], strict=True):
+        torch.testing.assert_close(torch.from_numpy(found), value, rtol=1e-4, atol=1e-5)
+
+
+def with_node(ir: IR, after: str, op_type: str, attrs: dict[str, Any]) -> IR:
+    """Return the graph with one more node, which the readers of another read."""
+    ir = ir.clone()
+    node = ir.node(after)
+    made = TensorMeta("added", node.output.shape, node.output.dtype)
+    node.output.replace_all_uses_with(made)
+    ir.insert_after(node, OpNode("added", op_type, [node.output], [made], attrs, args=["self"]))
+    return ir
+
+
+def with_other_mask(ir: IR) -> IR:
+    ir = ir.clone()
+    next(node for node in ir.nodes if node.op_type == "aten.le.Tensor").op_type = "aten.ne.Tensor"
+    return ir
+
+
+def with_other_state(ir: IR) -> IR:
+    """Return the graph with a convolution's state in place of the first keys."""
+    ir = ir.clone()
+    tree: Any = ir.output_tree
+    cache = tree.items[1]
+    other = replace(cache, keys=("layers.0.conv.0", *cache.keys[1:]))
+    ir.output_tree = replace(tree, items=(tree.items[0], other))
+    return ir
+
+
+REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "recurrent states": (lambda: with_other_state(extracted("gpt2")), {}, r"layer 0 keeps 'layers\.0\.conv\.0'"),
+    "fixed sizes": (lambda: extracted("gpt2").specialize(batch=1), {}, "batch and prompt must vary"),
+    "other mask": (lambda: with_other_mask(extracted("gpt2")), {}, "layer 0: its mask 'expand' is not causal"),
+    "mixing": (
+        lambda: with_node(extracted("gpt2"), "embedding", "aten.cumsum.default", {"dim": 1, "dtype": None}),
+        {},
+        "'added' .aten.cumsum.default. .*outside of attention",
+    ),
+    "no window": (lambda: extracted("gpt2"), {"rolling": True}, "no layer has a sliding window"),
+    "rolling pages": (lambda: extracted("gpt2"), {"rolling": True, "layout": "paged"}, "a paged cache has no rolling"),
+    "layout": (lambda: extracted("gpt2"), {"layout": "pages"}, "unknown layout 'pages'; expected one of slots, paged"),
+    "dtype": (lambda: extracted("gpt2"), {"cache_dtype": "int4"}, "unknown cache_dtype 'int4'; expected one of int8"),
+    "block": (lambda: extracted("gpt2"), {"block_size": 0}, "block_size must be at least 1, not 0"),
+    "length": (lambda: extracted("gpt2"), {"max_length": 10**6}, "max_length must be between 1 and 64"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"cache_length": 8}, "layer 0 keeps .*without cache_length"), ({"padding": True}, "extract without padding")],
+)
+def test_other_captures_are_refused(options: dict[str, Any], message: str) -> None:
+    """Graphs with a cache of fixed length or a mask as input have no form."""
+    with pytest.raises(GraphError, match=message):
+        to_cache_form(extract_llm(built("gpt2"), **options))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    """What has no form is refused in one sentence, by layer or node."""
+    make, options, message = REFUSED[case]
+    with pytest.raises(GraphError, match=message):
+        to_cache_form(make(), **options)
+
+
+def test_an_ordinary_graph_is_refused() -> None:
+    """A graph without tokens and cache has no form."""
+    x = TensorMeta("x", (2, 3), "float32")
+    ir = IR([OpNode("relu", "aten.relu.default", [x], [TensorMeta("relu", (2, 3), "float32")])], [x], [])
+    for call in (to_cache_form, cache_attention, empty_cache):
+        with pytest.raises(GraphError, match=r"extract_llm|to_cache_form"):
+            call(ir)
+
+
+def test_rolling_slots_are_as_many_as_the_window_needs() -> None:
+    """One slot fewer than the window and the new tokens need is refused when the graph runs."""
+    step = to_cache_form(extracted("mistral"), rolling=True)
+    inputs = {"input_ids": torch.ones(1, 3, dtype=torch.int64), "position": torch.tensor([0])}
+    run = IRExecutor(step, built("mistral").state_dict())
+    for slots in (6, 5):  # a window of 4, and 3 tokens
+        state = empty_cache(step, batch=1, slots_4=slots)
+        if slots == 6:
+            run(**inputs, logits_at=torch.tensor([[2]]), cache=state)
+        else:
+            with pytest.raises(ExecutionError, match="slots_4"):
+                run(**inputs, logits_at=torch.tensor([[2]]), cache=state)
