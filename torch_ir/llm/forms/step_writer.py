@@ -205,14 +205,13 @@ class StepWriter:
 
     def _finish(self) -> None:
         graph = self.graph
-        old = list(graph.graph_outputs)
-        outputs = {name: self.current.get(tensor, tensor) for name, tensor in _named(graph.output_tree, old).items()}
-        graph.graph_outputs = [*outputs.values(), *self.stored.values()]
-        entries = Branch(
-            "dict", tuple(Slot(len(outputs) + index) for index in range(len(self.stored))), tuple(self.stored)
-        )
-        items = (*(Slot(index) for index in range(len(outputs))), entries)
-        graph.output_tree = Branch("dict", items, (*outputs, "cache"))
+        tensors = _named(graph.output_tree, graph.graph_outputs)
+        outputs = {name: self.current.get(tensor, tensor) for name, tensor in tensors.items()}
+        stored = [self.stored[place] for place in self.inputs.cache]
+        graph.graph_outputs = [*outputs.values(), *stored]
+        slots = list(map(Slot, range(len(outputs) + len(stored))))
+        entries = Branch("dict", tuple(slots[len(outputs) :]), tuple(self.inputs.cache))
+        graph.output_tree = Branch("dict", (*slots[: len(outputs)], entries), (*outputs, "cache"))
         graph.nodes[:] = self.nodes
         know, kept = Knowledge(graph), []
         for node in reversed(graph.nodes):
