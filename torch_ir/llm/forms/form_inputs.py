@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, Branch, Dim, Slot, Symbol, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
-from torch_ir.llm.forms.cache_attention import CacheAttention
+from torch_ir.llm.forms.recognise_attention import CacheAttention
 from torch_ir.llm.forms.slot_layouts import Paged, Rolling, Slots, Steps
 from torch_ir.llm.forms.storage import Storage
 

@@ -14,8 +14,8 @@ from torch_ir.errors import GraphError
 from torch_ir.ir import IR, TensorMeta, evaluate
 from torch_ir.ir.regroup.functions import called_by, inline_all
 from torch_ir.llm.cache_layout import DECODE, keyword_inputs
-from torch_ir.llm.forms.cache_attention import cache_attention, token_sizes
 from torch_ir.llm.forms.form_inputs import POSITION, Form
+from torch_ir.llm.forms.recognise_attention import cache_attention, token_sizes
 from torch_ir.llm.forms.step_writer import StepWriter
 from torch_ir.llm.forms.storage import STORAGES
 from torch_ir.llm.joined_entries import EXTENSION

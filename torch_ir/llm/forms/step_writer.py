@@ -11,12 +11,12 @@ from torch_ir.ir import IR, Branch, Dim, Expr, OpNode, Slot, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ir.sizes.specialize import replaced_sizes
-from torch_ir.llm.forms.cache_attention import CacheAttention, layer_states, token_sizes
 from torch_ir.llm.forms.fixed_parts import fixed_tensors
 from torch_ir.llm.forms.form_inputs import POSITION, Form, FormInputs
 from torch_ir.llm.forms.mask_kinds import MaskKind
 from torch_ir.llm.forms.mixing import refuse_mixing
 from torch_ir.llm.forms.position_reads import PositionReads, uniform
+from torch_ir.llm.forms.recognise_attention import CacheAttention, layer_states, token_sizes
 from torch_ir.llm.forms.slot_layouts import Slots, Steps
 from torch_ir.rewrite import Builder
 
