@@ -105,8 +105,7 @@ def _accept(row: Sequence, tokens: list[int], certain: int, logits: Tensor) -> N
 
 class _Slots:
     def __init__(self, step: IR, rows: int) -> None:
-        rolling = {name: int(name.removeprefix("slots_")) + MOST - 1 for name in step.symbols if "slots_" in name}
-        self.cache = empty_cache(step, batch=rows, slots=CAPACITY, **rolling)
+        self.cache = empty_cache(step, batch=rows, slots=CAPACITY, room=MOST)
 
     def inputs(self, places: Tensor, counts: list[int], width: int) -> dict[str, Tensor]:
         return {}

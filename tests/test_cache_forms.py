@@ -218,15 +218,12 @@ def test_an_ordinary_graph_is_refused() -> None:
             call(ir)
 
 
-def test_rolling_slots_are_as_many_as_the_window_needs() -> None:
-    """One slot fewer than the window and the new tokens need is refused when the graph runs."""
+def test_rolling_slots_have_room_for_the_new_tokens() -> None:
+    """A cache has the window and the tokens of a step less one; more tokens are refused when the graph runs."""
     step = to_cache_form(extracted("mistral"), rolling=True)
     inputs = {"input_ids": torch.ones(1, 3, dtype=torch.int64), "position": torch.tensor([0])}
     run = IRExecutor(step, built("mistral").state_dict())
-    for slots in (6, 5):  # a window of 4, and 3 tokens
-        state = empty_cache(step, batch=1, slots_4=slots)
-        if slots == 6:
-            run(**inputs, logits_at=torch.tensor([[2]]), cache=state)
-        else:
-            with pytest.raises(ExecutionError, match="slots_4"):
-                run(**inputs, logits_at=torch.tensor([[2]]), cache=state)
+    assert empty_cache(step, batch=1, room=3)["layers.0.key"].shape[1] == 4 + 3 - 1
+    run(**inputs, logits_at=torch.tensor([[2]]), cache=empty_cache(step, batch=1, room=3))
+    with pytest.raises(ExecutionError, match="room >= seq"):
+        run(**inputs, logits_at=torch.tensor([[2]]), cache=empty_cache(step, batch=1, room=2))

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, Branch, Dim, Slot, Symbol, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.llm.forms.recognise_attention import CacheAttention
 from torch_ir.llm.forms.slot_layouts import Paged, Rolling, Slots, Steps
 from torch_ir.llm.forms.storage import Storage
 
 POSITION = "position"  # an input: of the first token of each sequence
+ROOM = "room"  # a size: the most tokens of a step over rolling slots
 _FROM_OUTSIDE = ("attention_mask", "position_ids")  # inputs of prefill that a step computes itself
 _MOST = 1 << 20  # of sizes without another limit
 
@@ -39,7 +41,7 @@ class Form:
         for layer, found in spans.items():
             longest = max(span or 0 for span in found)
             if None not in found:  # every attention over these keys has a window
-                made[layer] = rolling.setdefault(longest, Rolling(steps, f"slots_{longest}", longest))
+                made[layer] = rolling.setdefault(longest, Rolling(steps, f"{ROOM} + {longest - 1}"))
         if not rolling:
             raise GraphError("no layer has a sliding window, so that none can keep fewer slots; leave out `rolling`")
         return made
@@ -64,7 +66,7 @@ class FormInputs:
             shape = (layout.rows, layout.width, entries.shape[1], size)
             self.cache[place + suffix] = self._tensor(f"cache_{place.replace('.', '_')}{suffix}", shape, dtype)
 
-    def add_to(self, graph: IR, steps: Steps, form: Form, layouts: dict[int, Slots]) -> None:
+    def add_to(self, graph: IR, steps: Steps, form: Form) -> None:
         """Make these tensors inputs of a graph, and name their sizes; the number of tokens starts at 1."""
         given = graph.graph_inputs
         if others := [tensor.name for tensor in given if tensor.name in _FROM_OUTSIDE]:
@@ -83,11 +85,11 @@ class FormInputs:
         graph.constraints[:] = [text for text in graph.constraints if text not in (f"{seq} > 1", f"{seq} >= 2")]
         for tensor in added:
             for dim, size in enumerate(tensor.shape):
-                if isinstance(size, str) and size not in graph.symbols:
-                    most = form.length or _MOST if size == "slots" else _MOST
-                    graph.symbols[size] = Symbol(size, 1, most, tensor, dim)
-        rolling = {each.columns: each.span for each in layouts.values() if isinstance(each, Rolling)}
-        graph.constraints += [f"{columns} >= {seq} + {span - 1}" for columns, span in rolling.items()]
+                for name in names_in(str(size)) - graph.symbols.keys():
+                    most = form.length or _MOST if name in ("slots", ROOM) else _MOST
+                    graph.symbols[name] = Symbol(name, 1, most, tensor, dim)
+        if ROOM in graph.symbols:
+            graph.constraints.append(f"{ROOM} >= {seq}")
 
     def _tensor(self, name: str, shape: tuple[Dim, ...], dtype: str = "int64") -> TensorMeta:
         return TensorMeta(self._names.free(name), shape, dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -13,8 +12,6 @@ from torch_ir.llm.cache_layout import keyword_inputs
 from torch_ir.llm.forms.form_inputs import POSITION
 from torch_ir.llm.forms.step_graph import empty_cache
 from torch_ir.run import IRExecutor
-
-_ROLLING = re.compile(r"slots_(\d{1,9})")  # the size of rolling slots, by the window
 
 
 class FormSteps:
@@ -35,9 +32,7 @@ class FormSteps:
         batch, taken = tokens.shape
         length = taken + count - 1
         blocks = -(-length // self.block)
-        spans = {name: found[1] for name in self.ir.symbols if (found := _ROLLING.fullmatch(name))}
-        rolling = {name: int(span) + taken for name, span in spans.items()}
-        cache = empty_cache(self.ir, batch=batch, slots=length, blocks=batch * blocks, **rolling)
+        cache = empty_cache(self.ir, batch=batch, slots=length, blocks=batch * blocks, room=taken)
         start = 0
         for _ in range(count):
             step = {**inputs, "input_ids": tokens, POSITION: torch.full((batch,), start), "cache": cache}

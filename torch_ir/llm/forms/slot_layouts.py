@@ -65,12 +65,10 @@ class Slots:
 class Rolling(Slots):
     """One row for each sequence, in which an entry replaces one that its window has left behind.
 
-    The entry of position p is in column p modulo the number of columns, which is at least the window plus the number of
-    new tokens less one, so that no entry is replaced before its last reader. Tokens that a later step replaces, such as
-    rejected drafts, do no harm: what they replaced is out of the window of every later token.
+    The entry of position p is in column p modulo the number of columns, which is the window less one plus `room`, the
+    most tokens of a step, so that no entry is replaced before its last reader. Tokens that a later step replaces, such
+    as rejected drafts, do no harm: what they replaced is out of the window of every later token.
     """
-
-    span: int = 0  # of the window
 
     def places(self, g: Builder) -> tuple[TensorMeta, TensorMeta]:
         rows, positions = super().places(g)

@@ -13,6 +13,7 @@ import torch
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, TensorMeta, evaluate
 from torch_ir.ir.regroup.functions import called_by, inline_all
+from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.llm.cache_layout import DECODE, keyword_inputs
 from torch_ir.llm.forms.form_inputs import POSITION, Form
 from torch_ir.llm.forms.recognise_attention import cache_attention, token_sizes
@@ -40,9 +41,10 @@ def to_cache_form(
     `position` [batch], the position of the first of these tokens in each sequence, and the cache. With the layout
     `slots`, a cache tensor is [batch, slots, heads, size]; with `paged`, [blocks, block_size, heads, size], and
     `block_tables` [batch, table] and `slot_mapping` [batch, seq] are inputs. With `rolling`, layers with a sliding
-    window have only as many slots as the window needs. `cache_dtype` is `int8` or `float8_e4m3fn`, with one
-    scale for each token and head, or None for the model's own. `logits_at` [batch, outputs] chooses the tokens
-    whose logits are returned, unless `ir` returns all. Positions are below `max_length`, by default the model's limit.
+    window have as many slots as the window, less one, and `room`, the most tokens of a step. `cache_dtype` is `int8` or
+    `float8_e4m3fn`, with one scale for each token and head, or None for the model's own. `logits_at` [batch, outputs]
+    chooses the tokens whose logits are returned, unless `ir` returns all. Positions are below `max_length`, by default
+    the model's limit.
     """
     if layout not in LAYOUTS:
         raise GraphError(f"unknown layout {layout!r:.40}; expected one of {', '.join(LAYOUTS)}")
@@ -78,7 +80,7 @@ def empty_cache(ir: IR, **sizes: int) -> dict[str, torch.Tensor]:
 
 
 def _zeros(tensor: TensorMeta, sizes: dict[str, Any]) -> torch.Tensor:
-    if missing := [size for size in tensor.shape if isinstance(size, str) and size not in sizes]:
+    if missing := sorted(name for size in tensor.shape for name in names_in(str(size)) - sizes.keys()):
         raise GraphError(f"the cache has the size {missing[0]!r}; pass it, as in empty_cache(ir, {missing[0]}=64)")
     return torch.zeros([int(evaluate(size, sizes)) for size in tensor.shape], dtype=TORCH_DTYPES[tensor.dtype])
 

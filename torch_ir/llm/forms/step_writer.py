@@ -57,7 +57,7 @@ class StepWriter:
         self.inputs = FormInputs(self.names, self.steps, self.form, any(map(self._takes_last, before)))
         for tensor, (layer, place) in self.states.items():
             self.inputs.add_layer(place, tensor, self.layouts[layer], self.form.storage)
-        self.inputs.add_to(self.graph, self.steps, self.form, self.layouts)
+        self.inputs.add_to(self.graph, self.steps, self.form)
         self.steps.inputs = self.inputs.arguments
         self.know = Knowledge(self.graph)
         g = self._builder(before[0])
