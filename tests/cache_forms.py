@@ -179,7 +179,7 @@ class QuantisedLayer(DynamicLayer):
 @torch.no_grad()
 def quantised_error(step: IR, weights: Mapping[str, Tensor], model: Any, dtype: str) -> tuple[float, float]:
     """Return how far the logits of a quantised cache are from those of the model with a cache rounded the same way, and
-    how far these are from those without rounding; the prompts are read in three chunks.
+    how far these are from those without rounding, relative to the largest; the prompts are read in three chunks.
     """
     kind = type("Layer", (QuantisedLayer,), {"kind": getattr(torch, dtype)})
     ids = torch.randint(3, 40, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -196,7 +196,8 @@ def quantised_error(step: IR, weights: Mapping[str, Tensor], model: Any, dtype: 
         state.cache = output["cache"]
         error = max(error, float((output["logits"] - expected).abs().max()))
         rounding = max(rounding, float((expected - plain[:, start:end]).abs().max()))
-    return error, rounding
+    largest = float(plain.abs().max())
+    return error / largest, rounding / largest
 
 
 def carry(architecture: Architecture, seeds: range = SEEDS) -> dict[str, str]:

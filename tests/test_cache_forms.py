@@ -82,6 +82,23 @@ def test_quantised_caches(form: str) -> None:
     assert error < 1e-5 < rounding < 0.1
 
 
+def test_entries_are_rounded_to_the_nearest() -> None:
+    """Entries of the first layer differ by half a step of int8 at most, and by 1/16 of themselves in fp8."""
+    inputs = {"input_ids": torch.tensor([[5, 6, 7]]), "position": torch.tensor([0]), "logits_at": torch.tensor([[2]])}
+    made = {}
+    for dtype in (None, "int8", "float8_e4m3fn"):
+        step = to_cache_form(extracted("llama"), cache_dtype=dtype)
+        state = empty_cache(step, batch=1, slots=3)
+        made[dtype] = IRExecutor(step, built("llama").state_dict())(**inputs, cache=state)["cache"]
+    for place in ("layers.0.key", "layers.0.value"):
+        exact, scale = made[None][place], made["int8"][f"{place}_scale"]
+        assert ((made["int8"][place] * scale - exact).abs() <= 0.5001 * scale).all()
+        assert made["int8"][place].abs().amax() == 127
+        fine = made["float8_e4m3fn"][f"{place}_scale"]
+        found = made["float8_e4m3fn"][place].float() * fine
+        assert ((found - exact).abs() <= torch.maximum(exact.abs() / 16, fine * 2**-9) * 1.001).all()
+
+
 def test_optimised_saved_loaded(tmp_path: Any) -> None:
     """A form of an optimised graph, saved and loaded, generates the same tokens, draws, and has a cost."""
     model = built("mistral")
