@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from transformers import GPTNeoConfig
+
 import torch_ir
 from tests.architectures import architectures
 from tests.cache_forms import FORMS, carry, causal_models, difference, prompts_for, quantised_error
@@ -69,6 +71,14 @@ def test_description_of_attention() -> None:
     decode = extracted("llama").functions["decode"]
     assert set(first.present) <= {tensor.name for tensor in decode.graph_outputs}
     assert first.scale == pytest.approx(1 / math.sqrt(8))
+
+
+@pytest.mark.slow
+def test_windows_of_stored_masks() -> None:
+    """GPT-Neo stores its masks; a window that no node mentions is read from all of their positions."""
+    sizes = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "vocab_size": 99, "max_position_embeddings": 96}
+    config = GPTNeoConfig(**sizes, window_size=40, attention_types=[[["global", "local"], 1]])
+    assert [each.span for each in cache_attention(extract_llm(config))] == [None, 40]
 
 
 @pytest.mark.parametrize("form", ["int8", "paged fp8"])
@@ -217,3 +227,32 @@ def test_rolling_slots_have_room_for_the_new_tokens() -> None:
     run(**inputs, logits_at=torch.tensor([[2]]), cache=empty_cache(step, batch=1, room=3))
     with pytest.raises(ExecutionError, match="room >= seq"):
         run(**inputs, logits_at=torch.tensor([[2]]), cache=empty_cache(step, batch=1, room=2))
+
+
+def run_cli(*words: str) -> tuple[int, str]:
+    """Run `torch-ir llm` in this process."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        status = main(["llm", *words])
+    return status, output.getvalue()
+
+
+def test_command_line(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--form` rewrites the graphs of a file; options of other uses are refused."""
+    source, target = str(tmp_path / "llm.json"), str(tmp_path / "step.json")
+    extracted("mistral").save(source)
+    status, text = run_cli(source, "--form", "slots", "--rolling", "--cache-dtype", "int8", "-o", target)
+    assert status == 0
+    assert "layers.0.key_scale    float32[batch, room + 3, 2, 1]" in text
+    status, shown = run_cli(target, "--json")
+    found = json.loads(shown)
+    assert found["step"]["input_shapes"]["position"] == ["batch"]
+    assert found["cache"][0]["dtype"] == "int8"
+    assert not torch_ir.load_ir(target).functions
+    for words, message in (
+        ((source, "--rolling", "-o", target), "--rolling is an option of --form"),
+        ((source, "--form", "pages", "-o", target), "unknown layout 'pages'; expected one of slots, paged"),
+        ((source, "--form", "slots", "--verify", "4", "-o", target), "--verify needs the model"),
+    ):
+        assert run_cli(*words)[0] == 1
+        assert message in capsys.readouterr().err

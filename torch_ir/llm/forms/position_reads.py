@@ -11,10 +11,10 @@ from torch_ir.ir import IR, Dim, Dtype, Expr, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.llm.forms.fixed_parts import copy_at, values_at
 from torch_ir.llm.forms.mask_kinds import MaskKind
-from torch_ir.llm.forms.slot_layouts import Slots, Steps
+from torch_ir.llm.forms.slot_layouts import Rolling, Slots, Steps
 from torch_ir.rewrite import Builder
 
-_SHORT, _LONG = 5, 9  # lengths at which values are compared
+_SHORT, _LONG, _LONGEST = 5, 9, 1 << 17  # lengths at which values are compared
 _ONLY_SHAPES = ("aten.unsqueeze.default", "aten.view.default", "aten.reshape.default")
 
 
@@ -42,19 +42,23 @@ class PositionReads:
 
     def varies(self, tensor: TensorMeta) -> bool:
         """Whether a tensor with one dimension of positions differs along it; raise GraphError if it is no table."""
+        tensor = self._root(tensor)
         if tensor not in self._varies:
             (axis,) = self.axes(tensor)
             values = []
-            for count in (_SHORT, _LONG):
+            for count in (_SHORT, _LONG, min(self.length or _LONG, _LONGEST)):
                 (value,) = values_at(self.graph, [tensor], {self.steps.batch: 2, self.steps.seq: count}, {})
-                values.append(value.narrow(axis, 0, _SHORT))
-            if not torch.equal(*values):
+                values.append(value.narrow(axis, 0, min(_SHORT, count)))
+            if not all(torch.equal(value, values[0][tuple(map(slice, value.shape))]) for value in values):
                 raise GraphError(f"{tensor.name!r:.80} depends on the length of the prompt, not only on positions")
             self._varies[tensor] = not torch.equal(values[0], values[0].narrow(axis, 0, 1).expand_as(values[0]))
         return self._varies[tensor]
 
-    def over_keys(self, tensor: TensorMeta, keys: Dim) -> TensorMeta:
+    def over_keys(self, tensor: TensorMeta, layout: Slots) -> TensorMeta:
         """Return a tensor with one dimension of positions for all keys."""
+        if self.varies(tensor) and isinstance(layout, Rolling):
+            raise GraphError(f"{tensor.name!r:.80} depends on the positions of keys, which roll; leave out `rolling`")
+        keys = layout.size
         if (tensor, keys) not in self._over_keys:
             copies = copy_at(self.graph, tensor, {self.steps.seq: keys}, self.names)
             self.emit(copies)
@@ -69,18 +73,23 @@ class PositionReads:
             place = axis + rank - len(tensor.shape)
             if place == 0 or any(size not in (1, self.steps.batch) for size in shape[:place]):
                 raise GraphError(f"{tensor.name!r:.80}, a table of positions, has dimensions before that of the tokens")
-            rows = self._selected(g, tensor, axis)
+            rows = self._selected(g, tensor)
             shape = [self.steps.batch, *[1] * (place - 1), self.steps.seq, *shape[place + 1 :]]
             self._read[tensor, rank] = g.op("aten.reshape.default", self=rows, shape=_sizes(shape))
         return self._read[tensor, rank]
 
-    def _selected(self, g: Builder, tensor: TensorMeta, axis: int) -> TensorMeta:
-        """Return the rows of a table, [batch * seq, ...]; tables that differ in dimensions of size 1 are one."""
+    def _root(self, tensor: TensorMeta) -> TensorMeta:
+        """Return the table that a table is a view of, with other dimensions of size 1."""
         while (maker := tensor.producer) is not None and maker.op_type in _ONLY_SHAPES:
             source = maker.inputs[0]
             if len(self.axes(source)) != 1 or _wide(source) != _wide(tensor):
                 break
             tensor = source
+        return tensor
+
+    def _selected(self, g: Builder, tensor: TensorMeta) -> TensorMeta:
+        """Return the rows of a table, [batch * seq, ...]."""
+        tensor = self._root(tensor)
         if tensor not in self._rows:
             if self.length is None:
                 raise GraphError(f"{tensor.name!r:.80} is a table of positions without a limit; pass max_length")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_ir.analysis.values.rewrite_context import Knowledge
@@ -94,6 +94,7 @@ class StepWriter:
             made = g.like(node, attn_mask=mask, is_causal=False)
         elif any(new.shape != self.shapes[old] for new, old in zip(node.inputs, before, strict=True)):
             made = self._resized(g, node)
+            self._check_tables(node, before)
         self.nodes += g.nodes
         if made is not None:
             self.current[node.output] = made
@@ -103,6 +104,15 @@ class StepWriter:
         for tensor in node.outputs:
             if tensor in self.states:
                 self._store(node, tensor)
+
+    def _check_tables(self, node: OpNode, before: Sequence[TensorMeta]) -> None:
+        """Raise GraphError if a table of positions, which has rows for each sequence, changes the shape of a result."""
+        pairs = zip(node.inputs, before, strict=True)
+        has_table = any(old in self.fixed and new is not old for new, old in pairs)
+        if has_table and not any(map(self._keys, node.inputs)):
+            for tensor in node.outputs:
+                if tensor.shape != self.shapes[tensor]:
+                    raise GraphError(f"{node.name!r:.80} ({node.op_type}) cannot read positions of each sequence")
 
     def _inputs(self, g: Builder, node: OpNode) -> list[TensorMeta]:
         """Return what a node reads now."""
@@ -131,7 +141,7 @@ class StepWriter:
         aligned = [source.shape[place] for source in changing if len(source.shape) >= -place]
         keys = next((size for size in aligned if self._is_keys(size)), None)
         if keys is not None:
-            return self.reads.over_keys(tensor, keys)
+            return self.reads.over_keys(tensor, self.of_size[keys])
         if not self.reads.varies(tensor):
             return tensor
         return self.reads.of_tokens(g, tensor, max(len(source.shape) for source in changing))
