@@ -1,19 +1,22 @@
 """Cache forms: recognised attention, and step graphs that generate what the model generates."""
 
+import json
 import math
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
 from transformers import GPTNeoConfig
 
 import torch_ir
 from tests.architectures import architectures
 from tests.cache_forms import FORMS, carry, causal_models, difference, prompts_for, quantised_error
+from tests.command_line import failure
 from torch_ir import IR, ExecutionError, GraphError, IRExecutor, OpNode, TensorMeta, optimize
+from torch_ir.cli import main
 from torch_ir.llm import cache_attention, checkpoint_weights, empty_cache, extract_llm, to_cache_form
 
 BY_NAME = {each.name: each for each in architectures()}
@@ -109,7 +112,7 @@ def test_entries_are_rounded_to_the_nearest() -> None:
         assert ((found - exact).abs() <= torch.maximum(exact.abs() / 16, fine * 2**-9) * 1.001).all()
 
 
-def test_optimised_saved_loaded(tmp_path: Any) -> None:
+def test_optimised_saved_loaded(tmp_path: Path) -> None:
     """A form of an optimised graph, saved and loaded, generates the same tokens, draws, and has a cost."""
     model = built("mistral")
     better, _ = optimize(extracted("mistral"), "full")
@@ -123,7 +126,7 @@ def test_optimised_saved_loaded(tmp_path: Any) -> None:
 
 
 @pytest.mark.slow
-def test_onnx_runtime(tmp_path: Any) -> None:
+def test_onnx_runtime(tmp_path: Path) -> None:
     """A step in ONNX Runtime returns the logits and the cache of the executor."""
     onnxruntime = pytest.importorskip("onnxruntime")
     model = built("llama")
@@ -229,30 +232,20 @@ def test_rolling_slots_have_room_for_the_new_tokens() -> None:
         run(**inputs, logits_at=torch.tensor([[2]]), cache=empty_cache(step, batch=1, room=2))
 
 
-def run_cli(*words: str) -> tuple[int, str]:
-    """Run `torch-ir llm` in this process."""
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        status = main(["llm", *words])
-    return status, output.getvalue()
-
-
-def test_command_line(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--form` rewrites the graphs of a file; options of other uses are refused."""
     source, target = str(tmp_path / "llm.json"), str(tmp_path / "step.json")
     extracted("mistral").save(source)
-    status, text = run_cli(source, "--form", "slots", "--rolling", "--cache-dtype", "int8", "-o", target)
-    assert status == 0
-    assert "layers.0.key_scale    float32[batch, room + 3, 2, 1]" in text
-    status, shown = run_cli(target, "--json")
-    found = json.loads(shown)
+    assert main(["llm", source, "--form", "slots", "--rolling", "--cache-dtype", "int8", "-o", target]) == 0
+    assert "layers.0.key_scale    float32[batch, room + 3, 2, 1]" in capsys.readouterr().out
+    assert main(["llm", target, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert found["step"]["input_shapes"]["position"] == ["batch"]
     assert found["cache"][0]["dtype"] == "int8"
     assert not torch_ir.load_ir(target).functions
     for words, message in (
-        ((source, "--rolling", "-o", target), "--rolling is an option of --form"),
-        ((source, "--form", "pages", "-o", target), "unknown layout 'pages'; expected one of slots, paged"),
-        ((source, "--form", "slots", "--verify", "4", "-o", target), "--verify needs the model"),
+        (["--rolling"], "--rolling is an option of --form"),
+        (["--form", "pages"], "unknown layout 'pages'; expected one of slots, paged"),
+        (["--form", "slots", "--verify", "4"], "--verify needs the model"),
     ):
-        assert run_cli(*words)[0] == 1
-        assert message in capsys.readouterr().err
+        assert message in failure(capsys, "llm", source, *words, "-o", target)
