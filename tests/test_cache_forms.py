@@ -17,6 +17,7 @@ from tests.cache_forms import FORMS, carry, causal_models, difference, prompts_f
 from tests.command_line import failure
 from torch_ir import IR, ExecutionError, GraphError, IRExecutor, OpNode, TensorMeta, optimize
 from torch_ir.cli import main
+from torch_ir.ir import Device, Dtype
 from torch_ir.llm import cache_attention, checkpoint_weights, empty_cache, extract_llm, to_cache_form
 
 BY_NAME = {each.name: each for each in architectures()}
@@ -175,10 +176,39 @@ def with_other_state(ir: IR) -> IR:
     return ir
 
 
+def with_shared_states(ir: IR) -> IR:
+    """Return the graph with the same keys in both layers."""
+    ir = ir.clone()
+    logits, key, value, _, other = ir.graph_outputs
+    ir.graph_outputs = [logits, key, value, key, other]
+    return ir
+
+
+def with_large_mask(ir: IR) -> IR:
+    """Return the graph with a mask that takes 256 GiB."""
+    ir = ir.clone()
+    mask = next(node for node in ir.nodes if node.op_type == "aten.le.Tensor")
+    many, every = TensorMeta("many", (1 << 38,), "bool"), TensorMeta("every", (), "bool")
+    both = TensorMeta("both", mask.output.shape, "bool")
+    sizes = {"size": [1 << 38], "dtype": Dtype("bool"), "layout": None, "device": Device("cpu"), "pin_memory": False}
+    mask.output.replace_all_uses_with(both)
+    ir.insert_after(
+        mask,
+        [
+            OpNode("many", "aten.ones.default", [], [many], sizes),
+            OpNode("every", "aten.all.default", [many], [every], {}, args=["self"]),
+            OpNode("both", "aten.logical_and.default", [mask.output, every], [both], {}, args=["self", "other"]),
+        ],
+    )
+    return ir
+
+
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "recurrent states": (lambda: with_other_state(extracted("gpt2")), {}, r"layer 0 keeps 'layers\.0\.conv\.0'"),
     "fixed sizes": (lambda: extracted("gpt2").specialize(batch=1), {}, "batch and prompt must vary"),
     "other mask": (lambda: with_other_mask(extracted("gpt2")), {}, "layer 0: its mask 'expand' is not causal"),
+    "shared states": (lambda: with_shared_states(extracted("gpt2")), {}, "are the same tensor of the cache"),
+    "large mask": (lambda: with_large_mask(extracted("gpt2")), {}, "'expand'.* takes too much memory to compare"),
     "mixing": (
         lambda: with_node(extracted("gpt2"), "embedding", "aten.cumsum.default", {"dim": 1, "dtype": None}),
         {},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -15,7 +16,7 @@ from torch_ir.ops.effects import is_pure
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.run import IRExecutor
 
-_MOST_BYTES = 1 << 28  # of the weights that a value is computed from
+_MOST_BYTES = 1 << 31  # of all tensors that a value is computed from
 
 
 def fixed_tensors(graph: IR) -> set[TensorMeta]:
@@ -60,6 +61,8 @@ def values_at(
     inputs = [source for source in given if source in copies]
     part = _part(graph, nodes, copies, inputs, tensors, params)
     replace_symbols(part, sizes)
+    if sum(map(_bytes, part.tensors())) > _MOST_BYTES:
+        raise GraphError(f"{tensors[0].name!r:.80}, which depends on positions, takes too much memory to compare")
     weights = {
         param.key or param.name: _random(param) for param in part.params if not (param.param and param.param.data)
     }
@@ -92,8 +95,11 @@ def _part(
 
 
 def _random(param: TensorMeta) -> torch.Tensor:
-    shape, dtype = [int(size) for size in param.shape], TORCH_DTYPES[param.dtype]
-    if torch.Size(shape).numel() * dtype.itemsize > _MOST_BYTES:
-        raise GraphError(f"positions are computed from {param.key!r:.80}, which is too large to compare")
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(shape, generator=generator).to(dtype)
+    return torch.randn([int(size) for size in param.shape], generator=generator).to(TORCH_DTYPES[param.dtype])
+
+
+def _bytes(tensor: TensorMeta) -> int:
+    if not tensor.is_static:
+        raise GraphError(f"{tensor.name!r:.80}, which depends on positions, has the shape {list(tensor.shape)}")
+    return math.prod(map(int, tensor.shape)) * TORCH_DTYPES[tensor.dtype].itemsize

@@ -102,6 +102,8 @@ def layer_states(ir: IR) -> Iterator[tuple[int, TensorMeta, TensorMeta]]:
             raise GraphError(
                 f"layer {layer} keeps {place!r:.80}, and only keys and values of self-attention have forms"
             )
+    if len(set(states.values())) < len(states):
+        raise GraphError("two layers, or keys and values, are the same tensor of the cache, which has no form")
     for place, key in states.items():
         if place.endswith(".key"):
             value = states[place.removesuffix("key") + "value"]

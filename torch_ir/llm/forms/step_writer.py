@@ -230,7 +230,8 @@ class StepWriter:
             else:
                 kept.append(node)
         graph.nodes[:] = kept[::-1]
-        graph.params[:] = [param for param in graph.params if param.consumers]
+        written = {target for target, _ in graph.mutations}
+        graph.params[:] = [param for param in graph.params if param.consumers or param in written]
 
 
 def _named(tree: Any, tensors: list[TensorMeta]) -> dict[str, TensorMeta]:
