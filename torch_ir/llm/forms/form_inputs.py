@@ -15,6 +15,7 @@ from torch_ir.llm.forms.storage import Storage
 POSITION = "position"  # an input: of the first token of each sequence
 ROOM = "room"  # a size: the most tokens of a step over rolling slots
 _FROM_OUTSIDE = ("attention_mask", "position_ids")  # inputs of prefill that a step computes itself
+_NAMED_SIZES = {"slots", "blocks", "table", "outputs", ROOM}
 _MOST = 1 << 20  # of sizes without another limit
 
 
@@ -71,6 +72,8 @@ class FormInputs:
         given = graph.graph_inputs
         if others := [tensor.name for tensor in given if tensor.name in _FROM_OUTSIDE]:
             raise GraphError(f"{others[0]!r} is an input of the graph; extract it without padding and images")
+        if taken := sorted(_NAMED_SIZES & graph.symbols.keys()):
+            raise GraphError(f"the graph has a size named {taken[0]!r}, which is a size of the form")
         positional, keywords = graph.input_tree.items
         assert isinstance(keywords, Branch)  # the second part of a call
         slots = [Slot(len(given) + index) for index in range(len(self.arguments) + len(self.cache))]

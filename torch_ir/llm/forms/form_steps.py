@@ -24,7 +24,8 @@ class FormSteps:
         self.run = IRExecutor(ir, weights)
         self.names = {tensor.name for tensor in ir.graph_inputs}
         cache = next(iter(keyword_inputs(ir, "cache").values()))
-        self.block = int(cache.shape[1]) if "block_tables" in self.names else 1
+        width = cache.shape[1]
+        self.block = width if "block_tables" in self.names and isinstance(width, int) else 1
 
     def steps(self, count: int, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """Yield the logits of the last token after the prompts and every further step."""

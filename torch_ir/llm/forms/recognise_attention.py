@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from torch_ir.llm.forms.fixed_parts import fixed_tensors
 from torch_ir.llm.forms.mask_kinds import MaskKind, mask_kind
 
 SDPA = "aten.scaled_dot_product_attention.default"
+_PARTS = ("key", "value")
+_PLACE = re.compile(r"layers\.(0|[1-9]\d{0,5})\.(key|value)")
 _SOFTMAX = ("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
 _PRODUCTS = ("aten.matmul.default", "aten.bmm.default", "aten.baddbmm.default")
 _FACTORS = {"aten.mul.Tensor": 1, "aten.mul.Scalar": 1, "aten.div.Tensor": -1, "aten.div.Scalar": -1}
@@ -24,8 +27,8 @@ class CacheAttention:
     """One attention over the keys and values of a layer, with the names of its tensors.
 
     `key` and `value` are the new ones, which prefill returns; `past` and `present` are the keys and values that decode
-    takes and returns.
-    `scale` is the factor of the scores after the product of queries and keys, `softcap` the bound of their tanh.
+    takes and returns. `scale` is the factor of the scores after the product of queries and keys, `softcap` the bound
+    of their tanh.
     """
 
     layer: int
@@ -59,7 +62,7 @@ def cache_attention(ir: IR) -> list[CacheAttention]:
     kinds: dict[TensorMeta, MaskKind] = {}
     found = []
     for layer, key, value in layer_states(ir):
-        places = [f"layers.{layer}.{part}" for part in ("key", "value")]
+        places = [f"layers.{layer}.{part}" for part in _PARTS]
         ends = list(_ends(key))
         if not ends:
             raise GraphError(f"layer {layer}: no attention reads its keys ({key.name!r:.80})")
@@ -86,32 +89,30 @@ def token_sizes(ir: IR) -> tuple[str, str]:
     tokens = next((tensor for tensor in ir.graph_inputs if tensor.name == "input_ids"), None)
     if tokens is None or not cache_outputs(ir):
         raise GraphError(f"{ir!r} has no input_ids and cache; make such a graph with torch_ir.llm.extract_llm")
-    batch, seq = tokens.shape
-    if not isinstance(batch, str) or not isinstance(seq, str):
+    sizes = [size for size in tokens.shape if isinstance(size, str) and size in ir.symbols]
+    if len(sizes) != 2 or len(tokens.shape) != 2:
         raise GraphError("batch and prompt must vary: use extract_llm without `batch` and `prompt`")
-    return batch, seq
+    return sizes[0], sizes[1]
 
 
 def layer_states(ir: IR) -> Iterator[tuple[int, TensorMeta, TensorMeta]]:
     """Yield the number, new keys and new values of each layer; raise GraphError for other states."""
     _, seq = token_sizes(ir)
     states = cache_outputs(ir)
-    for place in states:
-        _, layer, *part = place.split(".")
-        if part not in (["key"], ["value"]):
-            raise GraphError(
-                f"layer {layer} keeps {place!r:.80}, and only keys and values of self-attention have forms"
-            )
+    for place, tensor in states.items():
+        found = _PLACE.fullmatch(place)
+        if found is None or not states.keys() >= {f"layers.{found[1]}.{part}" for part in _PARTS}:
+            layer = place.removeprefix("layers.").partition(".")[0]
+            message = f"layer {layer:.20} keeps {place!r:.80}"
+            raise GraphError(f"{message}, and only keys and values of self-attention have forms")
+        if len(tensor.shape) != 4 or tensor.shape[2] != seq:
+            message = f"layer {found[1]} keeps {tensor.name!r:.80} of shape {list(tensor.shape)}"
+            raise GraphError(f"{message}, not [batch, heads, {seq}, size]; extract without cache_length")
     if len(set(states.values())) < len(states):
         raise GraphError("two layers, or keys and values, are the same tensor of the cache, which has no form")
-    for place, key in states.items():
-        if place.endswith(".key"):
-            value = states[place.removesuffix("key") + "value"]
-            for tensor in (key, value):
-                if len(tensor.shape) != 4 or tensor.shape[2] != seq:
-                    message = f"layer {place.split('.')[1]} keeps {tensor.name!r:.80} of shape {list(tensor.shape)}"
-                    raise GraphError(f"{message}, not [batch, heads, {seq}, size]; extract without cache_length")
-            yield int(place.split(".")[1]), key, value
+    for layer in dict.fromkeys(int(place.split(".")[1]) for place in states):
+        key, value = (states[f"layers.{layer}.{part}"] for part in _PARTS)
+        yield layer, key, value
 
 
 def _ends(key: TensorMeta) -> Iterator[tuple[OpNode, list[OpNode]]]:

@@ -141,6 +141,8 @@ class StepWriter:
         aligned = [source.shape[place] for source in changing if len(source.shape) >= -place]
         keys = next((size for size in aligned if self._is_keys(size)), None)
         if keys is not None:
+            if keys not in self.of_size:
+                raise GraphError(f"{node.name!r:.80} reads {tensor.name!r:.80} for {keys} keys, which has no form")
             return self.reads.over_keys(tensor, self.of_size[keys])
         if not self.reads.varies(tensor):
             return tensor
