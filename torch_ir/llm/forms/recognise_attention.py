@@ -102,8 +102,8 @@ def layer_states(ir: IR) -> Iterator[tuple[int, TensorMeta, TensorMeta]]:
     for place, tensor in states.items():
         found = _PLACE.fullmatch(place)
         if found is None or not states.keys() >= {f"layers.{found[1]}.{part}" for part in _PARTS}:
-            layer = place.removeprefix("layers.").partition(".")[0]
-            message = f"layer {layer:.20} keeps {place!r:.80}"
+            name = place.removeprefix("layers.").partition(".")[0]
+            message = f"layer {name:.20} keeps {place!r:.80}"
             raise GraphError(f"{message}, and only keys and values of self-attention have forms")
         if len(tensor.shape) != 4 or tensor.shape[2] != seq:
             message = f"layer {found[1]} keeps {tensor.name!r:.80} of shape {list(tensor.shape)}"
