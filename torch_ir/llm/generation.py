@@ -13,6 +13,8 @@ from torch_ir.errors import ExecutionError, first_line
 from torch_ir.ir import IR, evaluate
 from torch_ir.llm.cache_layout import cache_map, decode_graph
 from torch_ir.llm.checkpoint_layout import checkpoint_weights
+from torch_ir.llm.forms.form_steps import FormSteps
+from torch_ir.llm.forms.step_graph import is_form
 from torch_ir.llm.image_positions import prompt_positions
 from torch_ir.llm.joined_entries import entry_graphs
 from torch_ir.llm.run_encoders import Encoders, weights_read
@@ -29,7 +31,7 @@ def generate(ir: IR, weights: Mapping[str, Tensor], new_tokens: int, **inputs: T
 
     `inputs` are the inputs of the prefill graph, by name; where the file has encoders, also theirs.
     """
-    return torch.cat([logits.argmax(-1) for logits in Generator(ir, weights).steps(new_tokens, inputs)], dim=1)
+    return torch.cat([logits.argmax(-1) for logits in _steps(ir, weights).steps(new_tokens, inputs)], dim=1)
 
 
 def verify_llm(ir: IR, model: Any, new_tokens: int, **inputs: Tensor) -> tuple[bool, str]:
@@ -38,11 +40,11 @@ def verify_llm(ir: IR, model: Any, new_tokens: int, **inputs: Tensor) -> tuple[b
     needed = (key for param in ir.params if param.param and param.param.in_state_dict for key in param.stored_keys[:1])
     if any(key not in weights for key in needed):
         weights = checkpoint_weights(model)
-    return compare_steps(Generator(ir, weights), model, new_tokens, inputs)
+    return compare_steps(_steps(ir, weights), model, new_tokens, inputs)
 
 
 def compare_steps(
-    steps: Steps, model: Any, new_tokens: int, inputs: Mapping[str, Tensor], tolerance: float | None = None
+    steps: Steps | FormSteps, model: Any, new_tokens: int, inputs: Mapping[str, Tensor], tolerance: float | None = None
 ) -> tuple[bool, str]:
     """Compare tokens and logits of prefill and decode with those of `model.generate`."""
     own = _greedy(model, new_tokens, inputs)
@@ -64,7 +66,7 @@ def example_prompt(ir: IR, length: int = 6, batch: int = 2) -> dict[str, Tensor]
     """Return random inputs of the prefill graph; with a mask, the first prompt is padded on the left."""
     sizes = {"batch": batch, "seq": length, "source": length}
     inputs: dict[str, Tensor] = {}
-    for tensor in ir.graph_inputs:
+    for tensor in ir.graph_inputs[:1] if is_form(ir) else ir.graph_inputs:
         shape = [int(evaluate(dim, sizes)) for dim in tensor.shape]
         inputs[tensor.name] = torch.randn(shape) if tensor.dtype.startswith("float") else torch.randint(3, 50, shape)
         if tensor.name == "attention_mask":
@@ -141,6 +143,10 @@ class Generator(Steps):
 
     def prefill_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         return self.encoders.prefill_inputs(inputs)
+
+
+def _steps(ir: IR, weights: Mapping[str, Tensor]) -> Steps | FormSteps:
+    return FormSteps(ir, weights_for([ir], weights)) if is_form(ir) else Generator(ir, weights)
 
 
 def _greedy(model: Any, new_tokens: int, inputs: Mapping[str, Tensor]) -> Any:

@@ -51,7 +51,7 @@ function _shtab_torch_ir_using
 end
 
 set -g _shtab_torch_ir_commands extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage plan shard split sweep doctor completion
-set -g _shtab_torch_ir_opts_with_value --address --against --align --at --atol --backend --bank --batch --between --bits --block --blocks --budget --by --cache-length --capture --checkpoint --clip-norm --depth --dequantize --device --devices --dim --dtype --dumps --encoder-input --engine --entry --every --explain --explore --fail-on --fail-under --fixed --focus --format --function --functions --heat --ignore --import --input --layer --leaf --level --link --list --loss --loss-scale --lr --map --max-bytes --max-nodes --memory --mesh --method --micro-batches --model --momentum --name --objective --only --optimizer --output --pack --parts --pass --per-node --picture --place-input --place-output --plan --prompt --radius --ranges --ranks --recipe --repeat --replicas --rtol --sample --save-ranges --scheme --search --seed --sources --stages --steps --target --threads --time --timeout --to --top --verify --weight-decay --weight-layout --weights --workers -d -i -o -t -w
+set -g _shtab_torch_ir_opts_with_value --address --against --align --at --atol --backend --bank --batch --between --bits --block --block-size --blocks --budget --by --cache-dtype --cache-length --capture --checkpoint --clip-norm --depth --dequantize --device --devices --dim --dtype --dumps --encoder-input --engine --entry --every --explain --explore --fail-on --fail-under --fixed --focus --form --format --function --functions --heat --ignore --import --input --layer --leaf --level --link --list --loss --loss-scale --lr --map --max-bytes --max-length --max-nodes --memory --mesh --method --micro-batches --model --momentum --name --objective --only --optimizer --output --pack --parts --pass --per-node --picture --place-input --place-output --plan --prompt --radius --ranges --ranks --recipe --repeat --replicas --rtol --sample --save-ranges --scheme --search --seed --sources --stages --steps --target --threads --time --timeout --to --top --verify --weight-decay --weight-layout --weights --workers -d -i -o -t -w
 
 complete -c torch-ir -e
 complete -c torch-ir -f
@@ -93,12 +93,17 @@ complete -c torch-ir -n '_shtab_torch_ir_using llm' -l encoder-input -x -d 'the 
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l input -x -d 'for a model with encoders of images, videos or sound, what its processor returns: @FILE.npz, or each input, such as input_ids=i64[1,40] and pixel_values=1x3x336x336; whole numbers of a file that an encoder reads, such as the sizes of images, are part of the graph; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l blocks -xka "inline function" -d 'repeated layers: `inline` (default), or as calls of one `function`'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l weight-layout -x -d 'read weights as a `checkpoint` stores them (default), or as the `model` has them in its state_dict'
+complete -c torch-ir -n '_shtab_torch_ir_using llm' -l form -x -d 'write one graph for every step, k tokens of each sequence at its position, over a cache of `slots` or `paged`, with block tables'
+complete -c torch-ir -n '_shtab_torch_ir_using llm' -l block-size -x -d 'entries of a block of --form paged'
+complete -c torch-ir -n '_shtab_torch_ir_using llm' -l rolling -d '--form slots: sliding windows keep what they read'
+complete -c torch-ir -n '_shtab_torch_ir_using llm' -l cache-dtype -x -d '--form: store the cache as int8 or float8_e4m3fn'
+complete -c torch-ir -n '_shtab_torch_ir_using llm' -l max-length -x -d '--form: the longest sequence, if not the model'"'"'s'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l dequantize -x -d 'quantised weights: once in the `prologue` (default), or in the `layer` that reads them, in each run'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l checkpoint -x -d 'a checkpoint whose headers say which weights are quantised, and in which dtypes they are stored (default: the one in MODEL, if that is a folder with weights)'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l name -x -d 'the name of the model in the file (default: its class)'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l verify -x -d 'generate N tokens with random weights and compare with the model'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l json -d 'print JSON'
-complete -c torch-ir -n '_shtab_torch_ir_using llm; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'hf:TYPE?key=value&..., a folder with a config.json, or net.py:make, a function that returns a config or a model; without -o, an IR file to show'
+complete -c torch-ir -n '_shtab_torch_ir_using llm; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'hf:TYPE?key=value&..., a folder with a config.json, or net.py:make, a function that returns a config or a model; an IR file to show, or with --form to rewrite'
 complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a train-step -d 'Capture a training step: forward, loss, backward, update.'
 complete -c torch-ir -n '_shtab_torch_ir_using train-step' -s h -l help -d 'show this help message and exit'
 complete -c torch-ir -n '_shtab_torch_ir_using train-step' -s q -l quiet -d 'show no progress and no notes'

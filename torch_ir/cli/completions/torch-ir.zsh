@@ -328,12 +328,17 @@ _shtab_torch_ir_llm_options=(
   "*--input[for a model with encoders of images, videos or sound, what its processor returns\: \@FILE.npz, or each input, such as input_ids\=i64\[1,40\] and pixel_values\=1x3x336x336\; whole numbers of a file that an encoder reads, such as the sizes of images, are part of the graph\; repeatable]:SPEC:"
   "--blocks[repeated layers\: \`inline\` (default), or as calls of one \`function\`]:HOW:(inline function)"
   "--weight-layout[read weights as a \`checkpoint\` stores them (default), or as the \`model\` has them in its state_dict]:WHOSE:"
+  "--form[write one graph for every step, k tokens of each sequence at its position, over a cache of \`slots\` or \`paged\`, with block tables]:LAYOUT:"
+  "--block-size[entries of a block of --form paged]:N:"
+  "--rolling[--form slots\: sliding windows keep what they read]"
+  "--cache-dtype[--form\: store the cache as int8 or float8_e4m3fn]:DTYPE:"
+  "--max-length[--form\: the longest sequence, if not the model\'s]:N:"
   "--dequantize[quantised weights\: once in the \`prologue\` (default), or in the \`layer\` that reads them, in each run]:WHERE:"
   "--checkpoint[a checkpoint whose headers say which weights are quantised, and in which dtypes they are stored (default\: the one in MODEL, if that is a folder with weights)]:PATH:"
   "--name[the name of the model in the file (default\: its class)]:name:"
   "--verify[generate N tokens with random weights and compare with the model]:N:"
   "--json[print JSON]"
-  ":hf\:TYPE\?key\=value\&..., a folder with a config.json, or net.py\:make, a function that returns a config or a model\; without -o, an IR file to show:_files"
+  ":hf\:TYPE\?key\=value\&..., a folder with a config.json, or net.py\:make, a function that returns a config or a model\; an IR file to show, or with --form to rewrite:_files"
 )
 
 # guard to ensure default positional specs are added only once per session

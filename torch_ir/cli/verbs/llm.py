@@ -33,9 +33,11 @@ path/to/checkpoint -o model.json --batch 1 --cache-length 2048 --json
 my_package.models:make_config -o model.json --padding
 "hf:gpt2?n_layer=2&n_embd=64&n_head=2" -o tiny.json --verify 8
 path/to/llava -o llava.json --input @processed.npz
+llama.json --form paged --block-size 16 --cache-dtype int8 -o paged.json
 llama.json
 """
 _SHOWN = 8
+_OF_FORMS = ("rolling", "cache_dtype", "max_length")  # options that need --form
 _TEXT_ONLY = 2  # graphs of a model without encoders
 
 
@@ -45,7 +47,7 @@ def add_parser(verbs: Verbs) -> None:
         "model",
         metavar="MODEL",
         help="hf:TYPE?key=value&..., a folder with a config.json, or net.py:make, a function that returns a config "
-        "or a model; without -o, an IR file to show",
+        "or a model; an IR file to show, or with --form to rewrite",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="the IR file to write")
     parser.add_argument("--batch", type=int, metavar="N", help="fix the batch size (default: it varies)")
@@ -77,6 +79,16 @@ def add_parser(verbs: Verbs) -> None:
         metavar="WHOSE",
         help="read weights as a `checkpoint` stores them (default), or as the `model` has them in its state_dict",
     )
+    parser.add_argument(
+        "--form",
+        metavar="LAYOUT",
+        help="write one graph for every step, k tokens of each sequence at its position, over a cache of `slots` or "
+        "`paged`, with block tables",
+    )
+    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="entries of a block of --form paged")
+    parser.add_argument("--rolling", action="store_true", help="--form slots: sliding windows keep what they read")
+    parser.add_argument("--cache-dtype", metavar="DTYPE", help="--form: store the cache as int8 or float8_e4m3fn")
+    parser.add_argument("--max-length", type=int, metavar="N", help="--form: the longest sequence, if not the model's")
     add_dequantize(parser)
     parser.add_argument(
         "--checkpoint",
@@ -101,8 +113,13 @@ def run(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from torch_ir.llm import cache_map, entry_map
+    from torch_ir.llm.forms.step_graph import is_form
     from torch_ir.llm.joined_entries import entry_graphs
 
+    if is_form(ir):
+        facts = {"step": summarise(ir), "cache": _form_cache(ir), **facts}
+        show(arguments, lambda: facts, lambda: "\n".join(_form_lines(facts)))
+        return 0 if facts.get("is_valid", True) else DIFFERENT
     graphs = {name: summarise(graph) for name, graph in entry_graphs(ir).items()}
     cache = [asdict(tensor) for tensor in cache_map(ir)]
     facts = {**graphs, "cache": cache, **facts}
@@ -116,6 +133,12 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
     for option in ("batch", "prompt", "cache_length", "verify"):
         if (size := getattr(arguments, option)) is not None and size < 1:
             raise CommandError(f"--{option.replace('_', '-')} must be at least 1, not {size}")
+    if arguments.form is None and (name := next((each for each in _OF_FORMS if getattr(arguments, each)), None)):
+        raise CommandError(f"--{name.replace('_', '-')} is an option of --form")
+    from torch_ir.cli.models.model_kinds import is_config
+
+    if arguments.form is not None and os.path.isfile(arguments.model) and not is_config(arguments.model):
+        return _rewrite(arguments)
     show_progress("importing torch and transformers")
     from torch_ir.cli.arguments.input_specs import parse_inputs
 
@@ -151,10 +174,46 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
         inputs={str(spec.name): meta_value(spec, {}) for spec in processed} or None,
         model_name=arguments.name,
     )
+    ir = _formed(ir, arguments)
     save_graph(ir, arguments.output)
     seconds = round(time.perf_counter() - start, 3)
     facts = {"file": arguments.output, "file_bytes": os.path.getsize(arguments.output), "seconds": seconds}
     return ir, facts | (_verify(ir, arguments, processed) if arguments.verify else {})
+
+
+def _rewrite(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
+    """Write a form of the graphs of a file."""
+    if arguments.verify:
+        raise CommandError("--verify needs the model; pass its name in place of the file")
+    ir = _formed(load_checked(arguments.model), arguments)
+    save_graph(ir, arguments.output)
+    return ir, {"file": arguments.output, "file_bytes": os.path.getsize(arguments.output)}
+
+
+def _formed(ir: IR, arguments: argparse.Namespace) -> IR:
+    """Return the form that --form names, or the graph itself."""
+    if arguments.form is None:
+        return ir
+    from torch_ir.llm import to_cache_form
+
+    return to_cache_form(
+        ir,
+        arguments.form,
+        block_size=arguments.block_size,
+        rolling=arguments.rolling,
+        cache_dtype=arguments.cache_dtype,
+        max_length=arguments.max_length,
+    )
+
+
+def _form_cache(ir: IR) -> list[dict[str, Any]]:
+    from torch_ir.llm.cache_layout import cache_outputs, keyword_inputs
+
+    made = cache_outputs(ir)
+    return [
+        {"name": name, "shape": tensor.shape, "dtype": tensor.dtype, "input": tensor.name, "output": made[name].name}
+        for name, tensor in keyword_inputs(ir, "cache").items()
+    ]
 
 
 def _own_checkpoint(arguments: argparse.Namespace) -> str | None:
@@ -197,6 +256,32 @@ def _verify(ir: IR, arguments: argparse.Namespace, processed: Sequence[InputSpec
     return {"is_valid": is_valid, "verification": summary}
 
 
+def _form_lines(facts: dict[str, Any]) -> list[str]:
+    from torch_ir.analysis.cost_model.table_text import parameters_text, plural
+    from torch_ir.analysis.cost_model.text_table import aligned
+
+    step, cache = facts["step"], facts["cache"]
+    lines = [
+        f"{step['model_name']}: step {plural(step['num_nodes'], 'node')}, {plural(step['num_weights'], 'weight')}, "
+        f"{parameters_text(step['total_parameters'])} -> {facts['file']}"
+    ]
+    rows = [
+        (each["name"], f"{each['dtype']}{shape_text(each['shape'])}", each["input"], each["output"])
+        for each in cache[:_SHOWN]
+    ]
+    lines += aligned([("cache", "type", "input", "output"), *rows], left=range(4), width=terminal_width(), long=1)
+    return lines + _last_lines(facts)
+
+
+def _last_lines(facts: dict[str, Any]) -> list[str]:
+    lines = []
+    if (count := len(facts["cache"])) > _SHOWN:
+        lines.append(f"... {count - _SHOWN} more; --json lists all")
+    if "verification" in facts:
+        lines.append(f"verification {'PASSED' if facts['is_valid'] else 'FAILED'}: {facts['verification']}")
+    return lines
+
+
 def _lines(facts: dict[str, Any]) -> list[str]:
     from torch_ir.analysis.cost_model.table_text import parameters_text, plural
     from torch_ir.analysis.cost_model.text_table import aligned
@@ -222,8 +307,4 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
     rows.insert(0, ("cache", "type", "prefill output", "decode input", "decode output", "bytes"))
     lines += aligned(rows, left=range(6), width=terminal_width(), least=(5, 2, 4), long=1)
-    if len(cache) > _SHOWN:
-        lines.append(f"... {len(cache) - _SHOWN} more; --json lists all")
-    if "verification" in facts:
-        lines.append(f"verification {'PASSED' if facts['is_valid'] else 'FAILED'}: {facts['verification']}")
-    return lines
+    return lines + _last_lines(facts)

@@ -184,7 +184,7 @@ def replace_symbols(ir: IR, new: Mapping[str, Dim]) -> None:
             stride = tuple(substitute(step, new) for step in tensor.stride)
             tensor.stride = None if _is_row_major(tensor.shape, stride) else stride
     for node in ir.nodes:
-        node.attrs = {name: _replaced(value, new) for name, value in node.attrs.items()}
+        node.attrs = {name: replaced_sizes(value, new) for name, value in node.attrs.items()}
         if _asserts(node, False):
             raise GraphError(f"{node!r} demands {node.attrs.get('assert_msg')!r:.120}, but {_listed(new)}")
     ir.nodes = [node for node in ir.nodes if not _asserts(node, True)]
@@ -227,18 +227,19 @@ def _listed(new: Mapping[str, Dim]) -> str:
     return ", ".join(f"{name} = {size}" for name, size in new.items())
 
 
-def _replaced(value: Any, new: Mapping[str, Dim]) -> Any:
+def replaced_sizes(value: Any, new: Mapping[str, Dim]) -> Any:
+    """Replace symbols in an attribute."""
     if isinstance(value, Expr):
         found = substitute(value, new)
         return Expr(found) if isinstance(found, str) else found
     if isinstance(value, (list, tuple)):
-        return type(value)(_replaced(item, new) for item in value)
+        return type(value)(replaced_sizes(item, new) for item in value)
     if isinstance(value, dict):
-        return {key: _replaced(item, new) for key, item in value.items()}
+        return {key: replaced_sizes(item, new) for key, item in value.items()}
     return value
 
 
 def _replaced_leaves(tree: Tree, new: Mapping[str, Dim]) -> Any:
     if not isinstance(tree, Branch):
-        return _replaced(tree, new)
+        return replaced_sizes(tree, new)
     return Branch(tree.kind, tuple(_replaced_leaves(item, new) for item in tree.items), tree.keys, tree.type_name)

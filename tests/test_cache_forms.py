@@ -1,0 +1,281 @@
+"""Cache forms: recognised attention, and step graphs that generate what the model generates."""
+
+import json
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPTNeoConfig
+
+import torch_ir
+from tests.architectures import architectures
+from tests.cache_forms import FORMS, carry, causal_models, difference, prompts_for, quantised_error
+from tests.command_line import failure
+from torch_ir import IR, ExecutionError, GraphError, IRExecutor, OpNode, TensorMeta, optimize
+from torch_ir.cli import main
+from torch_ir.ir import Device, Dtype
+from torch_ir.llm import cache_attention, checkpoint_weights, empty_cache, extract_llm, to_cache_form
+
+BY_NAME = {each.name: each for each in architectures()}
+SAMPLE = {
+    "llama": ("slots", "paged"),
+    "mistral": ("rolling",),
+    "gemma2": ("rolling", "paged"),
+    "gpt2": ("paged",),
+    "qwen2": ("slots",),
+    "mixtral": ("paged",),
+}
+
+
+@cache
+def built(name: str) -> Any:
+    return BY_NAME[name].build()
+
+
+@cache
+def extracted(name: str) -> IR:
+    return extract_llm(built(name))
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_random_schedules_generate_the_tokens_of_the_model(name: str) -> None:
+    """Chunks, drafts, pages and sequences of different lengths give the tokens and logits of `generate`."""
+    model = built(name)
+    seed = list(SAMPLE).index(name)
+    prompts, own = prompts_for(model, seed)
+    for form in SAMPLE[name]:
+        step = to_cache_form(extracted(name), **FORMS[form])
+        assert not difference(step, checkpoint_weights(model), prompts, own, seed), form
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [each.name for each in causal_models()])
+def test_every_causal_architecture(name: str) -> None:
+    """Every form generates the tokens of `generate`; what is refused is refused by layer."""
+    for form, verdict in carry(BY_NAME[name]).items():
+        assert verdict == "equal" or "layer" in verdict, f"{form}: {verdict}"
+
+
+def test_description_of_attention() -> None:
+    """Windows, scale and soft cap are those of the configuration; names are those of both graphs."""
+    ir, config = extracted("gemma2"), built("gemma2").config
+    found = cache_attention(ir)
+    windows = [config.sliding_window if kind == "sliding_attention" else None for kind in config.layer_types]
+    assert [each.span for each in found] == windows
+    assert [each.layer for each in found] == list(range(config.num_hidden_layers))
+    for each in found:
+        assert each.softcap == pytest.approx(config.attn_logit_softcapping)
+        assert each.scale == pytest.approx(config.query_pre_attn_scalar**-0.5)
+        assert each.past == tuple(f"cache_layers_{each.layer}_{part}" for part in ("key", "value"))
+    (first, *_) = cache_attention(extracted("llama"))
+    decode = extracted("llama").functions["decode"]
+    assert set(first.present) <= {tensor.name for tensor in decode.graph_outputs}
+    assert first.scale == pytest.approx(1 / math.sqrt(8))
+
+
+@pytest.mark.slow
+def test_windows_of_stored_masks() -> None:
+    """GPT-Neo stores its masks; a window that no node mentions is read from all of their positions."""
+    sizes = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "vocab_size": 99, "max_position_embeddings": 96}
+    config = GPTNeoConfig(**sizes, window_size=40, attention_types=[[["global", "local"], 1]])
+    assert [each.span for each in cache_attention(extract_llm(config))] == [None, 40]
+
+
+@pytest.mark.parametrize("form", ["int8", "paged fp8"])
+def test_quantised_caches(form: str) -> None:
+    """Logits equal those of the model with a cache that is rounded the same way, and are near those without."""
+    options, model = FORMS[form], built("llama")
+    step = to_cache_form(extracted("llama"), **options)
+    dtypes = {tensor.dtype for tensor in step.graph_inputs if tensor.name.endswith(("key", "value"))}
+    assert dtypes == {options["cache_dtype"]}
+    error, rounding = quantised_error(step, model.state_dict(), model, options["cache_dtype"])
+    assert error < 1e-5 < rounding < 0.1
+
+
+def test_entries_are_rounded_to_the_nearest() -> None:
+    """Entries of the first layer differ by half a step of int8 at most, and by 1/16 of themselves in fp8."""
+    inputs = {"input_ids": torch.tensor([[5, 6, 7]]), "position": torch.tensor([0]), "logits_at": torch.tensor([[2]])}
+    made = {}
+    for dtype in (None, "int8", "float8_e4m3fn"):
+        step = to_cache_form(extracted("llama"), cache_dtype=dtype)
+        state = empty_cache(step, batch=1, slots=3)
+        made[dtype] = IRExecutor(step, built("llama").state_dict())(**inputs, cache=state)["cache"]
+    for place in ("layers.0.key", "layers.0.value"):
+        exact, scale = made[None][place], made["int8"][f"{place}_scale"]
+        assert ((made["int8"][place] * scale - exact).abs() <= 0.5001 * scale).all()
+        assert made["int8"][place].abs().amax() == 127
+        fine = made["float8_e4m3fn"][f"{place}_scale"]
+        found = made["float8_e4m3fn"][place].float() * fine
+        assert ((found - exact).abs() <= torch.maximum(exact.abs() / 16, fine * 2**-9) * 1.001).all()
+
+
+def test_optimised_saved_loaded(tmp_path: Path) -> None:
+    """A form of an optimised graph, saved and loaded, generates the same tokens, draws, and has a cost."""
+    model = built("mistral")
+    better, _ = optimize(extracted("mistral"), "full")
+    to_cache_form(better, "paged", block_size=4).save(tmp_path / "step.json")
+    step = torch_ir.load_ir(tmp_path / "step.json")
+    prompts, own = prompts_for(model, 7)
+    assert not difference(step, checkpoint_weights(model), prompts, own, 7)
+    assert "block_tables" in torch_ir.ir_to_mermaid(step)
+    sizes = {"batch": 2, "seq": 1, "table": 3, "blocks": 8, "outputs": 1}
+    assert torch_ir.cost(step.specialize(**sizes)).flops > 0
+
+
+@pytest.mark.slow
+def test_onnx_runtime(tmp_path: Path) -> None:
+    """A step in ONNX Runtime returns the logits and the cache of the executor."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = built("llama")
+    step = to_cache_form(extracted("llama"))
+    torch_ir.to_onnx(step, tmp_path / "step.onnx", model.state_dict())
+    session = onnxruntime.InferenceSession(tmp_path / "step.onnx", providers=["CPUExecutionProvider"])
+    inputs = {
+        "input_ids": torch.tensor([[5, 6, 7], [8, 9, 0]]),
+        "position": torch.tensor([2, 0]),
+        "logits_at": torch.tensor([[2], [1]]),
+    }
+    entries = {place: torch.randn(tensor.shape) for place, tensor in empty_cache(step, batch=2, slots=6).items()}
+    expected = IRExecutor(step, model.state_dict())(**inputs, cache=entries)
+    given = [*inputs.values(), *entries.values()]
+    names = [tensor.name for tensor in step.graph_inputs]
+    by_name = dict(zip(["input_ids", "position", "logits_at"], given, strict=False))
+    by_name |= dict(zip(names[3:], entries.values(), strict=True))
+    made = session.run(None, {name: value.numpy() for name, value in by_name.items()})
+    for found, value in zip(made, [expected["logits"], *expected["cache"].values()], strict=True):
+        torch.testing.assert_close(torch.from_numpy(found), value, rtol=1e-4, atol=1e-5)
+
+
+def with_node(ir: IR, after: str, op_type: str, attrs: dict[str, Any]) -> IR:
+    """Return the graph with one more node, which the readers of another read."""
+    ir = ir.clone()
+    node = ir.node(after)
+    made = TensorMeta("added", node.output.shape, node.output.dtype)
+    node.output.replace_all_uses_with(made)
+    ir.insert_after(node, OpNode("added", op_type, [node.output], [made], attrs, args=["self"]))
+    return ir
+
+
+def with_other_mask(ir: IR) -> IR:
+    ir = ir.clone()
+    next(node for node in ir.nodes if node.op_type == "aten.le.Tensor").op_type = "aten.ne.Tensor"
+    return ir
+
+
+def with_other_state(ir: IR) -> IR:
+    """Return the graph with a convolution's state in place of the first keys."""
+    ir = ir.clone()
+    tree: Any = ir.output_tree
+    cache = tree.items[1]
+    other = replace(cache, keys=("layers.0.conv.0", *cache.keys[1:]))
+    ir.output_tree = replace(tree, items=(tree.items[0], other))
+    return ir
+
+
+def with_shared_states(ir: IR) -> IR:
+    """Return the graph with the same keys in both layers."""
+    ir = ir.clone()
+    logits, key, value, _, other = ir.graph_outputs
+    ir.graph_outputs = [logits, key, value, key, other]
+    return ir
+
+
+def with_large_mask(ir: IR) -> IR:
+    """Return the graph with a mask that takes 256 GiB."""
+    ir = ir.clone()
+    mask = next(node for node in ir.nodes if node.op_type == "aten.le.Tensor")
+    many, every = TensorMeta("many", (1 << 38,), "bool"), TensorMeta("every", (), "bool")
+    both = TensorMeta("both", mask.output.shape, "bool")
+    sizes = {"size": [1 << 38], "dtype": Dtype("bool"), "layout": None, "device": Device("cpu"), "pin_memory": False}
+    mask.output.replace_all_uses_with(both)
+    ir.insert_after(
+        mask,
+        [
+            OpNode("many", "aten.ones.default", [], [many], sizes),
+            OpNode("every", "aten.all.default", [many], [every], {}, args=["self"]),
+            OpNode("both", "aten.logical_and.default", [mask.output, every], [both], {}, args=["self", "other"]),
+        ],
+    )
+    return ir
+
+
+REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "recurrent states": (lambda: with_other_state(extracted("gpt2")), {}, r"layer 0 keeps 'layers\.0\.conv\.0'"),
+    "fixed sizes": (lambda: extracted("gpt2").specialize(batch=1), {}, "batch and prompt must vary"),
+    "other mask": (lambda: with_other_mask(extracted("gpt2")), {}, "layer 0: its mask 'expand' is not causal"),
+    "shared states": (lambda: with_shared_states(extracted("gpt2")), {}, "are the same tensor of the cache"),
+    "large mask": (lambda: with_large_mask(extracted("gpt2")), {}, "'expand'.* takes too much memory to compare"),
+    "mixing": (
+        lambda: with_node(extracted("gpt2"), "embedding", "aten.cumsum.default", {"dim": 1, "dtype": None}),
+        {},
+        "'added' .aten.cumsum.default. .*outside of attention",
+    ),
+    "no window": (lambda: extracted("gpt2"), {"rolling": True}, "no layer has a sliding window"),
+    "rolling pages": (lambda: extracted("gpt2"), {"rolling": True, "layout": "paged"}, "a paged cache has no rolling"),
+    "layout": (lambda: extracted("gpt2"), {"layout": "pages"}, "unknown layout 'pages'; expected one of slots, paged"),
+    "dtype": (lambda: extracted("gpt2"), {"cache_dtype": "int4"}, "unknown cache_dtype 'int4'; expected one of int8"),
+    "block": (lambda: extracted("gpt2"), {"block_size": 0}, "block_size must be at least 1, not 0"),
+    "length": (lambda: extracted("gpt2"), {"max_length": 10**6}, "max_length must be between 1 and 64"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"cache_length": 8}, "layer 0 keeps .*without cache_length"), ({"padding": True}, "extract without padding")],
+)
+def test_other_captures_are_refused(options: dict[str, Any], message: str) -> None:
+    """Graphs with a cache of fixed length or a mask as input have no form."""
+    with pytest.raises(GraphError, match=message):
+        to_cache_form(extract_llm(built("gpt2"), **options))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    """What has no form is refused in one sentence, by layer or node."""
+    make, options, message = REFUSED[case]
+    with pytest.raises(GraphError, match=message):
+        to_cache_form(make(), **options)
+
+
+def test_an_ordinary_graph_is_refused() -> None:
+    """A graph without tokens and cache has no form."""
+    x = TensorMeta("x", (2, 3), "float32")
+    ir = IR([OpNode("relu", "aten.relu.default", [x], [TensorMeta("relu", (2, 3), "float32")])], [x], [])
+    for call in (to_cache_form, cache_attention, empty_cache):
+        with pytest.raises(GraphError, match=r"extract_llm|to_cache_form"):
+            call(ir)
+
+
+def test_rolling_slots_have_room_for_the_new_tokens() -> None:
+    """A cache has the window and the tokens of a step less one; more tokens are refused when the graph runs."""
+    step = to_cache_form(extracted("mistral"), rolling=True)
+    inputs = {"input_ids": torch.ones(1, 3, dtype=torch.int64), "position": torch.tensor([0])}
+    run = IRExecutor(step, built("mistral").state_dict())
+    assert empty_cache(step, batch=1, room=3)["layers.0.key"].shape[1] == 4 + 3 - 1
+    run(**inputs, logits_at=torch.tensor([[2]]), cache=empty_cache(step, batch=1, room=3))
+    with pytest.raises(ExecutionError, match="room >= seq"):
+        run(**inputs, logits_at=torch.tensor([[2]]), cache=empty_cache(step, batch=1, room=2))
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--form` rewrites the graphs of a file; options of other uses are refused."""
+    source, target = str(tmp_path / "llm.json"), str(tmp_path / "step.json")
+    extracted("mistral").save(source)
+    assert main(["llm", source, "--form", "slots", "--rolling", "--cache-dtype", "int8", "-o", target]) == 0
+    assert "layers.0.key_scale    float32[batch, room + 3, 2, 1]" in capsys.readouterr().out
+    assert main(["llm", target, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["step"]["input_shapes"]["position"] == ["batch"]
+    assert found["cache"][0]["dtype"] == "int8"
+    assert not torch_ir.load_ir(target).functions
+    for words, message in (
+        (["--rolling"], "--rolling is an option of --form"),
+        (["--form", "pages"], "unknown layout 'pages'; expected one of slots, paged"),
+        (["--form", "slots", "--verify", "4"], "--verify needs the model"),
+    ):
+        assert message in failure(capsys, "llm", source, *words, "-o", target)

@@ -1,0 +1,105 @@
+"""Parts of a graph that no input changes: their nodes, copies at other sizes, and their values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+
+from torch_ir.analysis.dependencies.slices import ancestors
+from torch_ir.errors import GraphError
+from torch_ir.ir import IR, Dim, OpNode, TensorMeta
+from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.sizes.specialize import replace_symbols
+from torch_ir.ops.effects import is_pure
+from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.run import IRExecutor
+
+_MOST_BYTES = 1 << 31  # of all tensors that a value is computed from
+
+
+def fixed_tensors(graph: IR) -> set[TensorMeta]:
+    """Return the results of nodes that depend on weights and sizes only, not on the values of inputs."""
+    changing = {*graph.graph_inputs, *(target for target, _ in graph.mutations)}
+    found: set[TensorMeta] = set()
+    for node in graph.nodes:
+        if is_pure(node) and changing.isdisjoint(node.inputs):
+            found.update(node.outputs)
+        else:
+            changing.update(node.outputs)
+    return found
+
+
+def copy_at(graph: IR, tensor: TensorMeta, sizes: Mapping[str, Dim], names: FreeNames) -> list[OpNode]:
+    """Return copies, with free names, of the nodes that compute a fixed tensor, at other sizes; the last makes it."""
+    nodes = _nodes_of(graph, [tensor], ())
+    copies: dict[TensorMeta, TensorMeta] = {}
+    for node in nodes:
+        copies |= {made: made.copy(names.free(made.name)) for made in node.outputs}
+    part = _part(graph, nodes, copies, [], [tensor], graph.params)
+    for node in part.nodes:
+        node.name = node.outputs[0].name if len(node.outputs) == 1 else names.free(node.name)
+    replace_symbols(part, sizes)
+    part.returns.inputs = ()
+    return part.nodes
+
+
+def values_at(
+    graph: IR, tensors: Sequence[TensorMeta], sizes: Mapping[str, int], given: Mapping[TensorMeta, torch.Tensor]
+) -> list[torch.Tensor]:
+    """Return the values of fixed tensors at some sizes, with random weights where the graph has no values.
+
+    `given` are values to take for some of the tensors that they depend on.
+    """
+    nodes = _nodes_of(graph, tensors, given)
+    read = {source for node in nodes for source in node.inputs}
+    params = [param for param in graph.params if param in read]
+    copies = {param: param.copy() for param in params} | {source: source.copy() for source in given if source in read}
+    for node in nodes:
+        copies |= {made: made.copy() for made in node.outputs}
+    inputs = [source for source in given if source in copies]
+    part = _part(graph, nodes, copies, inputs, tensors, params)
+    replace_symbols(part, sizes)
+    if sum(map(_bytes, part.tensors())) > _MOST_BYTES:
+        raise GraphError(f"{tensors[0].name!r:.80}, which depends on positions, takes too much memory to compare")
+    weights = {
+        param.key or param.name: _random(param) for param in part.params if not (param.param and param.param.data)
+    }
+    made = IRExecutor(part, weights)(*(given[source] for source in inputs))
+    return list(made) if isinstance(made, (tuple, list)) else [made]
+
+
+def _nodes_of(graph: IR, tensors: Sequence[TensorMeta], stop: Iterable[TensorMeta]) -> list[OpNode]:
+    return [node for node in ancestors(graph, tensors, stop=stop) if node.outputs]
+
+
+def _part(
+    graph: IR,
+    nodes: Sequence[OpNode],
+    copies: Mapping[TensorMeta, TensorMeta],
+    inputs: Sequence[TensorMeta],
+    outputs: Sequence[TensorMeta],
+    params: Sequence[TensorMeta],
+) -> IR:
+    def copied(tensor: TensorMeta) -> TensorMeta:
+        return copies.get(tensor, tensor)
+
+    return IR(
+        [node.copy(copied) for node in nodes],
+        map(copied, inputs),
+        map(copied, outputs),
+        params=map(copied, params),
+        device=graph.device,
+    )
+
+
+def _random(param: TensorMeta) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn([int(size) for size in param.shape], generator=generator).to(TORCH_DTYPES[param.dtype])
+
+
+def _bytes(tensor: TensorMeta) -> int:
+    if not tensor.is_static:
+        raise GraphError(f"{tensor.name!r:.80}, which depends on positions, has the shape {list(tensor.shape)}")
+    return math.prod(map(int, tensor.shape)) * TORCH_DTYPES[tensor.dtype].itemsize

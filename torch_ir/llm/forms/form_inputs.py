@@ -1,0 +1,98 @@
+"""The inputs of a step graph: positions, tables of blocks, the cache; and the sizes that they name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch_ir.errors import GraphError
+from torch_ir.ir import IR, Branch, Dim, Slot, Symbol, TensorMeta
+from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.sizes.expressions import names_in
+from torch_ir.llm.forms.recognise_attention import CacheAttention
+from torch_ir.llm.forms.slot_layouts import Paged, Rolling, Slots, Steps
+from torch_ir.llm.forms.storage import Storage
+
+POSITION = "position"  # an input: of the first token of each sequence
+ROOM = "room"  # a size: the most tokens of a step over rolling slots
+_FROM_OUTSIDE = ("attention_mask", "position_ids")  # inputs of prefill that a step computes itself
+_NAMED_SIZES = {"slots", "blocks", "table", "outputs", ROOM}
+_MOST = 1 << 20  # of sizes without another limit
+
+
+@dataclass(frozen=True)
+class Form:
+    """The options of a form; see `to_cache_form`."""
+
+    layout: str
+    block_size: int
+    rolling: bool
+    storage: Storage
+    length: int | None  # of the longest sequence; None if positions are not limited
+
+    def layouts(self, steps: Steps, attention: list[CacheAttention]) -> dict[int, Slots]:
+        """Return the layout of each layer."""
+        shared = Paged(steps, block=self.block_size) if self.layout == "paged" else Slots(steps)
+        spans: dict[int, list[int | None]] = {}
+        for each in attention:
+            spans.setdefault(each.layer, []).append(each.span)
+        if not self.rolling:
+            return dict.fromkeys(spans, shared)
+        rolling: dict[int, Slots] = {}
+        made = dict.fromkeys(spans, shared)
+        for layer, found in spans.items():
+            longest = max(span or 0 for span in found)
+            if None not in found:  # every attention over these keys has a window
+                made[layer] = rolling.setdefault(longest, Rolling(steps, f"{ROOM} + {longest - 1}"))
+        if not rolling:
+            raise GraphError("no layer has a sliding window, so that none can keep fewer slots; leave out `rolling`")
+        return made
+
+
+class FormInputs:
+    """The new inputs of a graph, by argument name, and its cache, by place."""
+
+    def __init__(self, names: FreeNames, steps: Steps, form: Form, has_choice: bool) -> None:
+        self._names = names
+        self.cache: dict[str, TensorMeta] = {}
+        self.arguments = {POSITION: self._tensor(POSITION, (steps.batch,))}
+        if form.layout == "paged":
+            self.arguments["block_tables"] = self._tensor("block_tables", (steps.batch, "table"))
+            self.arguments["slot_mapping"] = self._tensor("slot_mapping", (steps.batch, steps.seq))
+        if has_choice:
+            self.arguments["logits_at"] = self._tensor("logits_at", (steps.batch, "outputs"))
+
+    def add_layer(self, place: str, entries: TensorMeta, layout: Slots, storage: Storage) -> None:
+        """Add the cache of the keys or values of a layer."""
+        for suffix, (dtype, size) in storage.parts(entries.dtype, int(entries.shape[3])).items():
+            shape = (layout.rows, layout.width, entries.shape[1], size)
+            self.cache[place + suffix] = self._tensor(f"cache_{place.replace('.', '_')}{suffix}", shape, dtype)
+
+    def add_to(self, graph: IR, steps: Steps, form: Form) -> None:
+        """Make these tensors inputs of a graph, and name their sizes; the number of tokens starts at 1."""
+        given = graph.graph_inputs
+        if others := [tensor.name for tensor in given if tensor.name in _FROM_OUTSIDE]:
+            raise GraphError(f"{others[0]!r} is an input of the graph; extract it without padding and images")
+        if taken := sorted(_NAMED_SIZES & graph.symbols.keys()):
+            raise GraphError(f"the graph has a size named {taken[0]!r}, which is a size of the form")
+        positional, keywords = graph.input_tree.items
+        assert isinstance(keywords, Branch)  # the second part of a call
+        slots = [Slot(len(given) + index) for index in range(len(self.arguments) + len(self.cache))]
+        entries = Branch("dict", tuple(slots[len(self.arguments) :]), tuple(self.cache))
+        items = (*keywords.items, *slots[: len(self.arguments)], entries)
+        keys = (*keywords.keys, *self.arguments, "cache")
+        graph.input_tree = Branch("tuple", (positional, Branch("dict", items, keys)))
+        added = [*self.arguments.values(), *self.cache.values()]
+        graph.graph_inputs += added
+        seq = steps.seq
+        graph.symbols[seq] = replace(graph.symbols[seq], min=1, max=form.length or _MOST)
+        graph.constraints[:] = [text for text in graph.constraints if text not in (f"{seq} > 1", f"{seq} >= 2")]
+        for tensor in added:
+            for dim, size in enumerate(tensor.shape):
+                for name in names_in(str(size)) - graph.symbols.keys():
+                    most = form.length or _MOST if name in ("slots", ROOM) else _MOST
+                    graph.symbols[name] = Symbol(name, 1, most, tensor, dim)
+        if ROOM in graph.symbols:
+            graph.constraints.append(f"{ROOM} >= {seq}")
+
+    def _tensor(self, name: str, shape: tuple[Dim, ...], dtype: str = "int64") -> TensorMeta:
+        return TensorMeta(self._names.free(name), shape, dtype)

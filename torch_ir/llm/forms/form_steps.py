@@ -1,0 +1,55 @@
+"""Generate with a step graph: the prompts in one step, then one token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from torch_ir.ir import IR
+from torch_ir.llm.cache_layout import keyword_inputs
+from torch_ir.llm.forms.form_inputs import POSITION
+from torch_ir.llm.forms.step_graph import empty_cache
+from torch_ir.run import IRExecutor
+
+
+class FormSteps:
+    """A step graph, bound to weights."""
+
+    takes_positions = False
+
+    def __init__(self, ir: IR, weights: Mapping[str, Tensor]) -> None:
+        self.ir = ir
+        self.run = IRExecutor(ir, weights)
+        self.names = {tensor.name for tensor in ir.graph_inputs}
+        cache = next(iter(keyword_inputs(ir, "cache").values()))
+        width = cache.shape[1]
+        self.block = width if "block_tables" in self.names and isinstance(width, int) else 1
+
+    def steps(self, count: int, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        """Yield the logits of the last token after the prompts and every further step."""
+        tokens = inputs["input_ids"]
+        batch, taken = tokens.shape
+        length = taken + count - 1
+        blocks = -(-length // self.block)
+        cache = empty_cache(self.ir, batch=batch, slots=length, blocks=batch * blocks, room=taken)
+        start = 0
+        for _ in range(count):
+            step = {**inputs, "input_ids": tokens, POSITION: torch.full((batch,), start), "cache": cache}
+            output = self.run(**step, **self._further(batch, tokens.shape[1], start, blocks))
+            cache, last = output["cache"], output["logits"][:, -1:]
+            start += tokens.shape[1]
+            tokens = last.argmax(-1)
+            yield last
+
+    def _further(self, batch: int, count: int, start: int, blocks: int) -> dict[str, Tensor]:
+        """Return the inputs that not every form has: the blocks of each row follow each other."""
+        positions = torch.arange(start, start + count)
+        rows = torch.arange(batch)[:, None]
+        inputs = {
+            "logits_at": torch.full((batch, 1), count - 1),
+            "block_tables": rows * blocks + torch.arange(blocks),
+            "slot_mapping": rows * blocks * self.block + positions,
+        }
+        return {name: value for name, value in inputs.items() if name in self.names}
