@@ -8,28 +8,32 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from torch_ir.analysis.devices.calibration import CPU, CUDA, KINDS, WARM, Calibration, GridKey
 from torch_ir.analysis.devices.operator_families import AXES, BY_BYTES, POINTWISE, VIEW
-from torch_ir.analysis.devices.time_grid import Grid, Index, fitted
-from torch_ir.calibration.grid_sizes import axes_of, keys_of, rounds_of
-from torch_ir.calibration.measure_overheads import measure_overheads
-from torch_ir.calibration.operator_cases import CASES, Bench
+from torch_ir.analysis.devices.time_grid import Grid, Index, fitted, indices
+from torch_ir.calibration.grid_sizes import axes_of, keys_of, rounds_of, sizes_at
+from torch_ir.calibration.measure_overheads import Compile, measure_overheads
+from torch_ir.calibration.operator_cases import CASES, Bench, Call
 from torch_ir.calibration.timers import CpuTimer, CudaTimer, Timer
 from torch_ir.errors import DeviceError, did_you_mean
-from torch_ir.ir import IR
 
 Progress = Callable[[str, int, int], None]
 DTYPES: dict[str, tuple[str, ...]] = {CPU: ("float32",), CUDA: ("float32", "bfloat16")}
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNKNOWN_CACHE = 32 << 20
 _LEAST_SHARE = 0.02  # of a measured time that is not dispatch
-_TINY = 4.0
+_LEAST_POOL, _MOST_POOL = 1 << 26, 1 << 29  # bytes
+_TINY = 8.0
 
 
 class Point(NamedTuple):
@@ -44,44 +48,51 @@ def calibrate(
     *,
     minutes: float = 5.0,
     dtypes: Sequence[str] = (),
-    compiled: Callable[[IR], Callable[..., Any]] | None = None,
+    compiled: Compile | None = None,
     progress: Progress = lambda text, done, total: None,
 ) -> Calibration:
     """Measure the operators of a device for at most about so many minutes, and return the fitted times.
 
     `dtypes` are float32 and bfloat16, by default float32 on a CPU and both on a GPU. A CPU is measured with torch's
-    current number of threads. With `compiled`, which compiles a graph, the overhead of a compiled run is measured.
+    current number of threads. `compiled` compiles a graph with weights, such as `torch_ir.compile`; without it, the
+    overheads of compiled code are those of the executor.
     """
     place, chosen = _checked(device, minutes, dtypes)
     timer: Timer = CudaTimer() if place.type == CUDA else CpuTimer()
-    cache = cache_bytes(place)
     deadline = time.monotonic() + 60 * minutes
-    measured: dict[GridKey, dict[Index, float]] = {key: {} for key in keys_of(place.type, chosen)}
+    keys = keys_of(place.type, chosen)
+    measured: dict[GridKey, dict[Index, float]] = {key: {} for key in keys}
+    families = [VIEW, *dict.fromkeys(key.family for key in keys)]
+    cache = cache_bytes(place)
+    pools = {dtype: _pool(place, dtype, cache) for dtype in chosen}
     with torch.no_grad():
-        families = [VIEW, *dict.fromkeys(key.family for key in measured)]
-        dispatch = {family: timer.dispatch(_tiny(family, place, cache)) for family in families}
-        points = _points(place.type, chosen)
-        for number, (key, index) in enumerate(points):
+        dispatch = {
+            dtype: {family: timer.dispatch(_tiny(family, Bench(place, pool.dtype, pool, False))) for family in families}
+            for dtype, pool in pools.items()
+        }
+        points = _points(place.type, keys)
+        for number, (key, index) in enumerate(chain(points, points)):  # again if time is left: the least counts
             if time.monotonic() > deadline and measured[key]:
                 continue
-            progress(f"measuring {key.family} in {key.dtype}", number, len(points))
-            started = dispatch[key.family] if place.type == CPU else 0.0
-            seconds = _measured(timer, _bench(key, place, cache), key, place.type, index)
-            measured[key][index] = max(seconds - started, _LEAST_SHARE * seconds)
-        progress("measuring runs", len(points), len(points))
-        overheads = measure_overheads(place, compiled)
-    grids = {key: fitted(axes_of(key.family, place.type), found) for key, found in measured.items()}
-    return Calibration(
-        *_best(grids),
-        name=device_name(place),
-        kind=place.type,
-        threads=torch.get_num_threads(),
-        torch=torch.__version__,
-        cache=float(cache),
-        grids=grids,
-        dispatch=dispatch,
-        overheads=overheads,
-    )
+            progress(f"measuring {key.family} in {key.dtype}", number, 2 * len(points))
+            bench = Bench(place, pools[key.dtype].dtype, pools[key.dtype], key.weights != WARM)
+            seconds = timer.kernel(CASES[key.family](bench, sizes_at(key.family, place.type, index)))
+            started = dispatch[key.dtype][key.family] if place.type == CPU else 0.0
+            kernel = max(seconds - started, _LEAST_SHARE * seconds)
+            measured[key][index] = min(kernel, measured[key].get(index, kernel))
+        grids = {key: fitted(axes_of(key.family, place.type), found) for key, found in measured.items()}
+        found = Calibration(
+            *_best(grids),
+            name=device_name(place),
+            kind=place.type,
+            threads=torch.get_num_threads(),
+            torch=torch.__version__,
+            cache=float(cache),
+            grids=grids,
+            dispatch=dispatch,
+        )
+        progress("measuring whole runs", 1, 1)
+        return replace(found, overheads=measure_overheads(found, compiled))
 
 
 def _checked(device: str, minutes: float, dtypes: Sequence[str]) -> tuple[torch.device, tuple[str, ...]]:
@@ -97,47 +108,44 @@ def _checked(device: str, minutes: float, dtypes: Sequence[str]) -> tuple[torch.
     return torch.device(device), tuple(dict.fromkeys(dtypes)) or DTYPES[device]
 
 
-def _points(kind: str, dtypes: tuple[str, ...]) -> list[Point]:
+def _points(kind: str, keys: Sequence[GridKey]) -> list[Point]:
     """Return all measurements: coarse grids before fine ones, and all families side by side, least work first."""
     ranked = [
         ((number, rank / len(found)), Point(key, index))
-        for key in keys_of(kind, dtypes)
+        for key in keys
         for number, found in enumerate(rounds_of(key.family, kind))
         for rank, index in enumerate(found)
     ]
     return [point for _, point in sorted(ranked, key=lambda each: each[0])]
 
 
-def _bench(key: GridKey, place: torch.device, cache: int) -> Bench:
-    return Bench(place, getattr(torch, key.dtype), cache, is_cold=key.weights != WARM)
+def _pool(place: torch.device, dtype: str, cache: int) -> Tensor:
+    """Return random values that exceed the cache, as far as memory allows."""
+    size = min(max(2 * cache, _LEAST_POOL), _MOST_POOL)
+    kind = getattr(torch, dtype)
+    return torch.randn(size // kind.itemsize, device=place).to(kind)
 
 
-def _tiny(family: str, place: torch.device, cache: int) -> list[Callable[[], Any]]:
-    """Return a call of the least work of a family."""
-    sizes = [1.0] if family in BY_BYTES else [_TINY] * len(AXES[family])
-    return CASES[family](Bench(place, torch.float32, cache, is_cold=False), sizes)
+def _tiny(family: str, bench: Bench) -> list[Call]:
+    """Return a call of little work of a family."""
+    if family in BY_BYTES:
+        return CASES[family](bench, [1.0])
+    sizes = [_TINY] * len(AXES[family])
+    if "kernel" in AXES[family]:
+        sizes[-1] = 1.0
+    return CASES[family](bench, sizes)
 
 
-def _measured(timer: Timer, bench: Bench, key: GridKey, kind: str, index: Index) -> float:
-    sizes = [axis[number] for axis, number in zip(axes_of(key.family, kind), index, strict=True)]
-    return timer.kernel(CASES[key.family](bench, sizes))
-
-
-def _best(grids: dict[GridKey, Grid]) -> tuple[float, float]:
+def _best(grids: Mapping[GridKey, Grid]) -> tuple[float, float]:
     """Return the best FLOPs per second of a matrix product, and bytes per second of the largest pointwise operator."""
-    peak, bandwidth = 1.0, 1.0
-    for key, grid in grids.items():
-        if key.family == "matmul":
-            from math import prod
-
-            from torch_ir.analysis.devices.time_grid import indices
-
-            for index, seconds in zip(indices(grid.axes), grid.seconds, strict=True):
-                sizes = [axis[number] for axis, number in zip(grid.axes, index, strict=True)]
-                peak = max(peak, 2 * prod(sizes) / seconds)
-        elif key.family == POINTWISE:
-            bandwidth = max(bandwidth, grid.axes[0][-1] / grid.seconds[-1])
-    return peak, bandwidth
+    rates = [
+        2 * prod(axis[number] for axis, number in zip(grid.axes, index, strict=True)) / seconds
+        for key, grid in grids.items()
+        if key.family == "matmul"
+        for index, seconds in zip(indices(grid.axes), grid.seconds, strict=True)
+    ]
+    moved = [grid.axes[0][-1] / grid.seconds[-1] for key, grid in grids.items() if key.family == POINTWISE]
+    return max(rates), max(moved)
 
 
 def cache_bytes(place: torch.device) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import NamedTuple
 
-from torch_ir.analysis.devices.calibration import COLD, CUDA, WARM, GridKey
+from torch_ir.analysis.devices.calibration import COLD, CPU, CUDA, WARM, GridKey
 from torch_ir.analysis.devices.operator_families import AXES, CONTRACTIONS, IN_COMPILED, VIEW
 from torch_ir.analysis.devices.time_grid import Axes, Index, indices
 
@@ -20,7 +20,7 @@ class Limit(NamedTuple):
     bytes: float
 
 
-LIMITS: Mapping[str, Limit] = {"cpu": Limit(5e9, 3e8), CUDA: Limit(3e12, 2e9)}
+LIMITS: Mapping[str, Limit] = {CPU: Limit(3e9, 1e8), CUDA: Limit(3e12, 2e9)}
 
 
 def _powers(first: int, last: int, step: int) -> tuple[float, ...]:
@@ -33,18 +33,18 @@ def _powers(first: int, last: int, step: int) -> tuple[float, ...]:
 def axes_of(family: str, kind: str) -> Axes:
     """Return the sizes along each axis of a family, for a kind of device."""
     is_gpu = kind == CUDA
-    step = 2 if is_gpu else 4
-    widths = _powers(64, 16384 if is_gpu else 4096, step)
-    heads = (4.0, 16.0, 64.0, 256.0) if is_gpu else (4.0, 16.0, 64.0)
-    lengths = _powers(16, 4096 if is_gpu else 1024, 4)
-    places = _powers(49, 12544 * (64 if is_gpu else 1), 4)
-    channels = (4.0, 16.0, 64.0, 256.0, 1024.0)
-    attention = (heads, (1.0, *lengths), lengths, (32.0, 64.0, 128.0))
+    widths = _powers(64, 16384 if is_gpu else 4096, 4)
+    rows = (*_powers(1, 4096, 4), 8192.0) if is_gpu else _powers(1, 1024, 4)
+    heads = (8.0, 64.0, 512.0) if is_gpu else (4.0, 16.0, 64.0)
+    lengths = (16.0, 128.0, 1024.0, 4096.0) if is_gpu else (16.0, 64.0, 256.0, 1024.0)
+    places = _powers(49, 12544 * (16 if is_gpu else 1), 4)
+    inputs, outputs = (4.0, 32.0, 256.0, 1024.0), (32.0, 256.0, 1024.0)
+    attention = (heads, (1.0, *lengths), lengths, (64.0, 128.0))
     grids: dict[str, Axes] = {
-        "matmul": (_powers(1, 8192, step) if is_gpu else (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0), widths, widths),
+        "matmul": (rows, widths, widths),
         "batched_matmul": ((1.0, 8.0, 64.0), (1.0, 16.0, 128.0, 1024.0), (16.0, 128.0, 1024.0), (16.0, 128.0, 1024.0)),
-        "conv": (places, channels, channels[1:], (1.0, 9.0, 49.0)),
-        "depthwise": (places, channels[1:], (9.0, 49.0)),
+        "conv": (places, inputs, outputs, (1.0, 9.0, 49.0)),
+        "depthwise": (places, outputs, (9.0, 49.0)),
         "attention": attention,
         "masked_attention": attention,
     }
@@ -90,6 +90,11 @@ def _is_within(family: str, kind: str, axes: Axes, index: Index) -> bool:
     if family in CONTRACTIONS:
         return (4 if "attention" in family else 2) * work <= LIMITS[kind].flops
     return work <= LIMITS[kind].bytes
+
+
+def sizes_at(family: str, kind: str, index: Index) -> list[float]:
+    """Return the sizes of a point."""
+    return _sizes(axes_of(family, kind), index)
 
 
 def _sizes(axes: Axes, index: Index) -> list[float]:

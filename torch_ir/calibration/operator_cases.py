@@ -23,28 +23,37 @@ _CHANNELS = 64
 _HEAD = 64
 _WORDS = 8192
 _MOST_CALLS = 256
+_MOST_PACKED = 16
+_INPUTS = 3
 
 
 @dataclass
 class Bench:
-    """Where cases get their tensors; `weights` returns as many copies as are needed to exceed the cache."""
+    """Where cases get their tensors: slices of one large tensor of random values, which exceeds the cache."""
 
     device: torch.device
     dtype: torch.dtype
-    cache: int
+    pool: Tensor  # flat
     is_cold: bool = True
 
     def tensor(self, *shape: int) -> Tensor:
-        return torch.randn(shape, device=self.device, dtype=torch.float32).to(self.dtype)
+        count = math.prod(shape)
+        repeats = math.ceil(count / self.pool.numel())
+        values = self.pool if repeats == 1 else self.pool.repeat(repeats)
+        return values[:count].clone().view(shape)
 
-    def count(self, *shapes: tuple[int, ...]) -> int:
-        """Return how many copies of weights of these shapes exceed the cache twice."""
-        size = sum(map(math.prod, shapes)) * self.dtype.itemsize
-        return max(1, min(_MOST_CALLS, math.ceil(2 * self.cache / size))) if self.is_cold else 1
+    def weights(self, *shape: int, most: int = _MOST_CALLS) -> list[Tensor]:
+        """Return different weights, as many as the pool has, up to a number; one if they are to stay in the cache."""
+        size = math.prod(shape)
+        count = min(most, self.pool.numel() // size) if self.is_cold else 1
+        if count < 1:
+            return [self.tensor(*shape)]
+        step = self.pool.numel() // count
+        return [self.pool[number * step :][:size].view(shape) for number in range(count)]
 
-    def weights(self, *shape: int) -> list[Tensor]:
-        """Return equal weights that together exceed the cache twice, up to a number; one if they are to stay in it."""
-        return [torch.randn(shape, device=self.device).to(self.dtype) for _ in range(self.count(shape))]
+    def inputs(self, *shape: int) -> list[Tensor]:
+        """Return a few equal inputs: the tensors around an operator of a model are not all in the nearest cache."""
+        return [self.tensor(*shape) for _ in range(_INPUTS)]
 
 
 def _matmul(bench: Bench, sizes: Sizes) -> list[Call]:
@@ -87,7 +96,7 @@ def _compiled_matmul(bench: Bench, sizes: Sizes) -> list[Call]:
     """A linear layer of oneDNN, with packed weights."""
     rows, columns, depth = map(int, sizes)
     x, packs = bench.tensor(rows, depth), torch.ops.mkldnn
-    weights = [packs._reorder_linear_weight(w, rows) for w in bench.weights(columns, depth)]
+    weights = [packs._reorder_linear_weight(w, rows) for w in bench.weights(columns, depth, most=_MOST_PACKED)]
     return [lambda w=w: packs._linear_pointwise(x, w, None, "none", [], "") for w in weights]  # type: ignore[misc]
 
 
@@ -109,7 +118,7 @@ def _channels_last(
     """A convolution on channels-last tensors: of oneDNN with packed weights on a CPU."""
     layout = {"memory_format": torch.channels_last}
     x = bench.tensor(*image).contiguous(**layout)  # type: ignore[arg-type]
-    weights, pad = bench.weights(*weight, side, side), [side // 2] * 2
+    weights, pad = bench.weights(*weight, side, side, most=_MOST_PACKED), [side // 2] * 2
     if bench.device.type == "cuda":
         laid = [w.contiguous(**layout) for w in weights]  # type: ignore[arg-type]
         return [lambda w=w: functional.conv2d(x, w, padding=pad, groups=groups) for w in laid]  # type: ignore[misc]
@@ -139,16 +148,16 @@ def _elements(bench: Bench, sizes: Sizes, tensors: float, multiple: int = 1) -> 
 
 def _unary(function: Callable[[Tensor], Any]) -> Callable[[Bench, Sizes], list[Call]]:
     def case(bench: Bench, sizes: Sizes) -> list[Call]:
-        x = bench.tensor(_elements(bench, sizes, 2)).abs() + 0.5
-        return [lambda: function(x)]
+        inputs = bench.inputs(_elements(bench, sizes, 2))
+        return [lambda x=x.abs() + 0.5: function(x) for x in inputs]  # type: ignore[misc]
 
     return case
 
 
 def _rows(function: Callable[[Tensor], Any], tensors: float = 2) -> Callable[[Bench, Sizes], list[Call]]:
     def case(bench: Bench, sizes: Sizes) -> list[Call]:
-        x = bench.tensor(_elements(bench, sizes, tensors, _COLUMNS) // _COLUMNS, _COLUMNS)
-        return [lambda: function(x)]
+        inputs = bench.inputs(_elements(bench, sizes, tensors, _COLUMNS) // _COLUMNS, _COLUMNS)
+        return [lambda x=x: function(x) for x in inputs]  # type: ignore[misc]
 
     return case
 
@@ -160,32 +169,33 @@ def _images(
         side = max(4, math.isqrt(_elements(bench, sizes, tensors, channels) // channels))
         batch = max(1, round(side**2 / 112**2))
         side = min(side, 112)
-        x, ones = bench.tensor(batch, channels, side, side), bench.tensor(channels).abs()
-        return [lambda: function(x, ones)]
+        ones = bench.tensor(channels).abs()
+        return [lambda x=x: function(x, ones) for x in bench.inputs(batch, channels, side, side)]  # type: ignore[misc]
 
     return case
 
 
 def _pointwise(bench: Bench, sizes: Sizes) -> list[Call]:
-    x, y = (bench.tensor(_elements(bench, sizes, 3)) for _ in range(2))
-    return [lambda: torch.add(x, y)]
+    inputs = bench.inputs(_elements(bench, sizes, 3))
+    return [lambda x=x, y=y: torch.add(x, y) for x, y in zip(inputs, inputs[1:], strict=False)]  # type: ignore[misc]
 
 
 def _cast(bench: Bench, sizes: Sizes) -> list[Call]:
     other = torch.bfloat16 if bench.dtype == torch.float32 else torch.float32
-    x = bench.tensor(max(1, round(sizes[0] / (bench.dtype.itemsize + other.itemsize))))
-    return [lambda: x.to(other)]
+    inputs = bench.inputs(max(1, round(sizes[0] / (bench.dtype.itemsize + other.itemsize))))
+    return [lambda x=x: x.to(other) for x in inputs]  # type: ignore[misc]
 
 
 def _transpose(bench: Bench, sizes: Sizes) -> list[Call]:
     """The heads of attention, from places first to heads first."""
-    x = bench.tensor(1, max(1, _elements(bench, sizes, 2) // _COLUMNS), _COLUMNS // _HEAD, _HEAD)
-    return [lambda: x.transpose(1, 2).contiguous()]
+    rows = max(2, _elements(bench, sizes, 2) // _COLUMNS)  # of one row, the result is contiguous already
+    inputs = bench.inputs(1, rows, _COLUMNS // _HEAD, _HEAD)
+    return [lambda x=x.transpose(1, 2): x.reshape(1, -1) for x in inputs]  # type: ignore[misc]
 
 
 def _cat(bench: Bench, sizes: Sizes) -> list[Call]:
-    x, y = (bench.tensor(max(1, _elements(bench, sizes, 4, _HEAD) // _HEAD), _HEAD) for _ in range(2))
-    return [lambda: torch.cat((x, y))]
+    inputs = bench.inputs(max(1, _elements(bench, sizes, 4, _HEAD) // _HEAD), _HEAD)
+    return [lambda x=x, y=y: torch.cat((x, y)) for x, y in zip(inputs, inputs[1:], strict=False)]  # type: ignore[misc]
 
 
 def _fill(bench: Bench, sizes: Sizes) -> list[Call]:
@@ -197,6 +207,13 @@ def _look_up(bench: Bench, sizes: Sizes, call: Callable[[Tensor, Tensor], Any]) 
     table = bench.tensor(_WORDS, _COLUMNS)
     index = torch.randint(_WORDS, (max(1, _elements(bench, sizes, 2) // _COLUMNS),), device=bench.device)
     return [lambda: call(table, index)]
+
+
+def _compiled_pool(bench: Bench, sizes: Sizes) -> list[Call]:
+    side = max(4, math.isqrt(_elements(bench, sizes, 1.25, _CHANNELS) // _CHANNELS))
+    inputs = bench.inputs(1, _CHANNELS, side, side)
+    laid = [x.contiguous(memory_format=torch.channels_last) for x in inputs]
+    return [lambda x=x: functional.max_pool2d(x, 3, 2, 1) for x in laid]  # type: ignore[misc]
 
 
 def _view(bench: Bench, sizes: Sizes) -> list[Call]:
@@ -230,11 +247,12 @@ CASES: dict[str, Callable[[Bench, Sizes], list[Call]]] = {
     "fill": _fill,
     "reduce": _rows(lambda x: x.sum(-1), 1),
     "softmax": _rows(lambda x: torch.softmax(x, -1)),
-    "layer_norm": _rows(lambda x: functional.layer_norm(x, x.shape[-1:])),
+    "layer_norm": _rows(lambda x: functional.layer_norm(x, x.shape[-1:], x[0], x[0])),
     "rms_norm": _rows(lambda x: functional.rms_norm(x, x.shape[-1:])),
     "batch_norm": _images(lambda x, ones: functional.batch_norm(x, ones, ones, ones, ones), 2),
     "group_norm": _images(lambda x, ones: functional.group_norm(x, 32, ones, ones), 2),
     "pool": _images(lambda x, ones: functional.max_pool2d(x, 3, 2, 1), 1.25),
+    "compiled_pool": _compiled_pool,
     "mean_pool": _images(lambda x, ones: functional.adaptive_avg_pool2d(x, 1), 1),
     "embedding": lambda bench, sizes: _look_up(bench, sizes, lambda table, index: functional.embedding(index, table)),
     "gather": lambda bench, sizes: _look_up(bench, sizes, lambda table, index: table[index]),

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from torch_ir.analysis.cost_model.node_costs import NodeCost, Work, is_fused
 from torch_ir.analysis.cost_model.roofline import Roofline
-from torch_ir.analysis.devices.operator_families import CONTRACTIONS, IN_COMPILED, POINTWISE, VIEW, Point, point_of
+from torch_ir.analysis.devices.operator_families import BY_BYTES, CONTRACTIONS, IN_COMPILED, POINTWISE, VIEW, Point, point_of
 from torch_ir.analysis.devices.time_grid import Grid
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 
@@ -38,13 +38,17 @@ class GridKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Overheads:
-    """Seconds that do not depend on sizes: of calling a module, of a node in the executor, and of a whole run."""
+    """Seconds that do not depend on sizes: of calling a module, of a node beyond its dispatch, and of a whole run."""
 
     module: float = 0.0
     executor_node: float = 0.0
+    compiled_node: float = 0.0
     eager_run: float = 0.0
     executor_run: float = 0.0
     compiled_run: float = 0.0
+
+    def of_node(self, mode: str) -> float:
+        return {EAGER: 0.0, EXECUTOR: self.executor_node, COMPILED: self.compiled_node}[mode]
 
     def of_run(self, mode: str) -> float:
         return {EAGER: self.eager_run, EXECUTOR: self.executor_run, COMPILED: self.compiled_run}[mode]
@@ -63,7 +67,7 @@ class Calibration(Roofline):
     torch: str
     cache: float  # bytes of the last level
     grids: Mapping[GridKey, Grid]
-    dispatch: Mapping[str, float]
+    dispatch: Mapping[str, Mapping[str, float]]  # by dtype and family
     overheads: Overheads = field(default_factory=Overheads)
     mode: str = EXECUTOR
     weights: str = COLD
@@ -80,11 +84,15 @@ class Calibration(Roofline):
         """Return how long an operator takes to start; a compiled graph of a GPU starts at once."""
         if not isinstance(work, NodeCost) or (self.mode == COMPILED and self.is_asynchronous):
             return 0.0
-        point = POINTWISE if is_fused(work.node) else self._family(work)
-        own = self.overheads.executor_node if self.mode == EXECUTOR else 0.0
-        if self.mode == COMPILED and point == VIEW:
-            return 0.0
-        return self.dispatch.get(point, self.dispatch.get(POINTWISE, 0.0)) + own
+        family, dtype = (POINTWISE, "float32") if is_fused(work.node) else self._family(work)
+        if self.mode == COMPILED:
+            family = POINTWISE if family in BY_BYTES and family != VIEW else family
+            return 0.0 if family == VIEW else self._started(family, dtype) + self.overheads.compiled_node
+        return self._started(family, dtype) + self.overheads.of_node(self.mode)
+
+    def _started(self, family: str, dtype: str) -> float:
+        known = self.dispatch.get(dtype) or self.dispatch.get(_NEAREST_DTYPE.get(dtype, "float32")) or {}
+        return known.get(family, known.get(POINTWISE, 0.0))
 
     def seconds(self, work: Work, inside: Sequence[Work] = ()) -> float:
         """Return the time of the kernel of a node, with open sizes as 1024."""
@@ -105,9 +113,9 @@ class Calibration(Roofline):
             return 0.0
         return max(0.0, self._kernel(point) - self._kernel(point._replace(family=POINTWISE)))
 
-    def _family(self, work: NodeCost) -> str:
+    def _family(self, work: NodeCost) -> tuple[str, str]:
         point = point_of(work)
-        return "matmul" if point is None else point.family
+        return ("matmul", "float32") if point is None else (point.family, point.dtype)
 
     def _kernel(self, point: Point) -> float:
         if point.family == VIEW or not point.sizes[0]:

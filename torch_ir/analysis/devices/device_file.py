@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Container, Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,9 @@ def to_text(device: Calibration) -> str:
         "version": VERSION,
         **{name: getattr(device, name) for name in _FACTS[2:]},
         "overheads": {name: _short(value) for name, value in asdict(device.overheads).items()},
-        "dispatch": {family: _short(value) for family, value in device.dispatch.items()},
+        "dispatch": {
+            dtype: {family: _short(value) for family, value in row.items()} for dtype, row in device.dispatch.items()
+        },
     }
     grids = [
         {**key._asdict(), "axes": [list(axis) for axis in grid.axes], "seconds": list(map(_short, grid.seconds))}
@@ -109,8 +112,11 @@ def device_of(document: dict[str, Any]) -> Calibration:
         _text(document, "torch"),
         _number(document.get("cache"), "$.cache", _LARGEST, least=0),
         found,
-        _seconds_by_name(document, "dispatch", AXES),
-        Overheads(**_seconds_by_name(document, "overheads", [each.name for each in fields(Overheads)])),
+        {
+            _one_of(dtype, DTYPES, "$.dispatch"): _seconds_by_name(row, f"$.dispatch.{dtype}", AXES)
+            for dtype, row in required(document, "dispatch", dict, "$").items()
+        },
+        Overheads(**_seconds_by_name(document.get("overheads"), "$.overheads", [each.name for each in fields(Overheads)])),
     )
 
 
@@ -157,18 +163,15 @@ def _text(document: dict[str, Any], key: str) -> str:
     return text
 
 
-def _one_of(text: str, known: Any, path: str) -> str:
+def _one_of(text: str, known: Container[str], path: str) -> str:
     if text not in known:
         raise SerializationError(f"unknown {path.rpartition('.')[2]} {text!r:.60}", path, rule="R4")
     return text
 
 
-def _seconds_by_name(document: dict[str, Any], key: str, known: Any) -> dict[str, float]:
-    record = required(document, key, dict, "$")
-    for name in record:
-        if name not in known:
-            raise SerializationError(f"unknown key {name!r:.60}", f"$.{key}", rule="R4")
-    return {name: _number(value, f"$.{key}.{name}", _LONGEST, least=0) for name, value in record.items()}
+def _seconds_by_name(record: Any, path: str, known: Iterable[str]) -> dict[str, float]:
+    allow_keys(record, set(known), path)
+    return {name: _number(value, f"{path}.{name}", _LONGEST, least=0) for name, value in record.items()}
 
 
 def _short(number: float) -> float:

@@ -65,10 +65,10 @@ _MEMBERS: dict[str, tuple[str, ...]] = {
     "scan": ("cumsum", "cumprod", "sort", "topk", "argsort", "multinomial", "bincount", "histc"),
 }  # fmt: skip
 _FAMILY = {f"aten.{name}": family for family, names in _MEMBERS.items() for name in names}
-BY_BYTES = (VIEW, POINTWISE, *_MEMBERS)
+BY_BYTES = (VIEW, POINTWISE, *_MEMBERS, f"{IN_COMPILED}pool")
 AXES: Mapping[str, tuple[str, ...]] = {**CONTRACTIONS, **dict.fromkeys(BY_BYTES, ("bytes",))}
 # A compiler merges these with their neighbours: they work element by element, or along one dimension.
-FUSIBLE = frozenset(BY_BYTES) - {"gather", "scan", "pool"}
+FUSIBLE = frozenset((VIEW, POINTWISE, *_MEMBERS)) - {"gather", "scan", "pool"}
 _NARROW = {"float16": "bfloat16", "float64": "float32"}  # dtypes that are not calibrated, and a similar one
 
 

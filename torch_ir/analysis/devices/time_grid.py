@@ -72,15 +72,36 @@ def indices(axes: Axes) -> Iterator[Index]:
 def fitted(axes: Axes, measured: Mapping[Index, float]) -> Grid:
     """Return the grid through measured times.
 
-    A point that was not measured takes as long as the nearest one that was, times the ratio of their sizes.
+    A point that was not measured is interpolated between the nearest ones along an axis; where there is none on one
+    side, it takes as long as the nearest one, times the ratio of their sizes.
     """
-    seconds = {index: measured.get(index) or _from_nearest(axes, measured, index) for index in indices(axes)}
-    for dimension in range(len(axes)):  # a larger size never takes less time: noise of a measurement
-        for index in indices(axes):
-            if index[dimension]:
-                before = (*index[:dimension], index[dimension] - 1, *index[dimension + 1 :])
-                seconds[index] = max(seconds[index], seconds[before])
-    return Grid(axes, tuple(seconds.values()))
+    seconds = dict(measured)
+    for index in indices(axes):
+        if index not in measured:
+            found = [value for dimension in range(len(axes)) for value in _between(axes, measured, index, dimension)]
+            seconds[index] = math.exp(sum(map(math.log, found)) / len(found)) if found else 0.0
+    left = [index for index, value in seconds.items() if not value]
+    for index in left:
+        seconds[index] = _from_nearest(axes, {each: value for each, value in seconds.items() if value}, index)
+    for dimension, axis in enumerate(axes):  # noise only adds time: a point takes no longer than a larger one
+        for index in reversed(list(indices(axes))):
+            if index[dimension] + 1 < len(axis):
+                after = (*index[:dimension], index[dimension] + 1, *index[dimension + 1 :])
+                seconds[index] = min(seconds[index], seconds[after])
+    return Grid(axes, tuple(seconds[index] for index in indices(axes)))
+
+
+def _between(axes: Axes, measured: Mapping[Index, float], index: Index, dimension: int) -> Iterator[float]:
+    """Yield the time between the nearest measured points on both sides along an axis, if there are such."""
+    here, axis = index[dimension], axes[dimension]
+    along = [(*index[:dimension], number, *index[dimension + 1 :]) for number in range(len(axis))]
+    below = next((number for number in range(here - 1, -1, -1) if along[number] in measured), None)
+    above = next((number for number in range(here + 1, len(axis)) if along[number] in measured), None)
+    if below is not None and above is not None:
+        share = math.log(axis[here] / axis[below]) / math.log(axis[above] / axis[below])
+        yield math.exp(
+            (1 - share) * math.log(measured[along[below]]) + share * math.log(measured[along[above]])
+        )
 
 
 def _from_nearest(axes: Axes, measured: Mapping[Index, float], index: Index) -> float:
