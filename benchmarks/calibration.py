@@ -1,6 +1,6 @@
 """Errors of predicted times, on models that were not in the calibration.
 
-python -m benchmarks.calibration [--device cpu|cuda] [--threads N] [--minutes N] [--file DEVICE.json] [--models NAME ...]
+python -m benchmarks.calibration [--device cpu|cuda] [--threads N] [--minutes N] [--file FILE] [--models NAME ...]
                                  [--modes NAME ...] [--set tuning|reported] [--json FILE]
 
 The model of times was developed on the models of the set `tuning`; figures are reported on the set `reported`. Weights
@@ -81,7 +81,9 @@ def _llama(hidden: int, layers: int) -> nn.Module:
     heads = hidden // 64
     sizes = {"hidden_size": hidden, "intermediate_size": hidden * 11 // 4, "num_attention_heads": heads}
     return LlamaForCausalLM(
-        LlamaConfig(num_hidden_layers=layers, num_key_value_heads=heads // 2, vocab_size=32000, use_cache=False, **sizes)
+        LlamaConfig(
+            num_hidden_layers=layers, num_key_value_heads=heads // 2, vocab_size=32000, use_cache=False, **sizes
+        )
     )
 
 
@@ -174,7 +176,9 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.calibration", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.calibration", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=5.0)
@@ -193,7 +197,9 @@ def _device(options: argparse.Namespace) -> Calibration:
         return load_device(options.file)
     start = time.monotonic()
     found = calibrate(
-        options.device, minutes=options.minutes, compiled=lambda ir, weights: compile_graph(ir, weights, verify=False, device=options.device)
+        options.device,
+        minutes=options.minutes,
+        compiled=lambda ir, weights: compile_graph(ir, weights, verify=False, device=options.device),
     )
     print(f"calibrated {found.name} in {time.monotonic() - start:.0f} s", flush=True)
     if options.file:
@@ -272,7 +278,14 @@ def text_of(rows: list[dict[str, Any]], modes: list[str]) -> str:
     """Return the table by model, and for each mode the median and the 90th percentile of the errors' sizes."""
     names = dict.fromkeys((row["model"], row["dtype"]) for row in rows)
     cells = [
-        [name, dtype, *(_cell([row for row in rows if (row["model"], row["dtype"], row["mode"]) == (name, dtype, mode)]) for mode in modes)]
+        [
+            name,
+            dtype,
+            *(
+                _cell([row for row in rows if (row["model"], row["dtype"], row["mode"]) == (name, dtype, mode)])
+                for mode in modes
+            ),
+        ]
         for name, dtype in names
     ]
     lines = [table(["model", "dtype", *modes], cells), ""]

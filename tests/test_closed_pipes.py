@@ -71,6 +71,7 @@ SHOWN = {
     "split": ["net.json", "--stages", "2", "-o", "pipeline.json"],
     "sweep": ["models.txt", "-o", "swept", "--steps", "extract"],
     "doctor": ["python"],
+    "calibrate": ["--minutes", "0.001", "--no-compiler", "-o", "device.json"],
     "completion": ["bash"],
 }
 FAST = ["info", "lower"]  # in a separate process, where the interpreter itself exits

@@ -1,4 +1,4 @@
-"""The sizes at which each family is measured, and the order: a coarse grid first, so that any time limit gives a fit."""
+"""The sizes at which each family is measured: first on a coarse grid, so that any time limit gives a fit."""
 
 from __future__ import annotations
 

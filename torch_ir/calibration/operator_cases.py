@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ class Bench:
     def weights(self, *shape: int, most: int = _MOST_CALLS) -> list[Tensor]:
         """Return different weights, as many as the pool has, up to a number; one if they are to stay in the cache."""
         size = math.prod(shape)
-        count = min(most, self.pool.numel() // size) if self.is_cold else 1
+        count = min(most if self.is_cold else 1, self.pool.numel() // size)
         if count < 1:
             return [self.tensor(*shape)]
         step = self.pool.numel() // count
@@ -112,19 +113,20 @@ def _compiled_depthwise(bench: Bench, sizes: Sizes) -> list[Call]:
     return _channels_last(bench, (batch, channels, height, width), (channels, 1), math.isqrt(kernel), channels)
 
 
-def _channels_last(
-    bench: Bench, image: tuple[int, ...], weight: tuple[int, int], side: int, groups: int
-) -> list[Call]:
+def _laid_out(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def _channels_last(bench: Bench, image: tuple[int, ...], weight: tuple[int, int], side: int, groups: int) -> list[Call]:
     """A convolution on channels-last tensors: of oneDNN with packed weights on a CPU."""
-    layout = {"memory_format": torch.channels_last}
-    x = bench.tensor(*image).contiguous(**layout)  # type: ignore[arg-type]
+    x = _laid_out(bench.tensor(*image))
     weights, pad = bench.weights(*weight, side, side, most=_MOST_PACKED), [side // 2] * 2
     if bench.device.type == "cuda":
-        laid = [w.contiguous(**layout) for w in weights]  # type: ignore[arg-type]
+        laid = [_laid_out(w) for w in weights]
         return [lambda w=w: functional.conv2d(x, w, padding=pad, groups=groups) for w in laid]  # type: ignore[misc]
     packs, ones = torch.ops.mkldnn, [1, 1]
     packed = [packs._reorder_convolution_weight(w, pad, ones, ones, groups, list(image)) for w in weights]
-    how = (pad, ones, ones, groups, "none", [], "")
+    how: tuple[Any, ...] = (pad, ones, ones, groups, "none", [], "")
     return [lambda w=w: packs._convolution_pointwise(x, w, None, *how) for w in packed]  # type: ignore[misc]
 
 
@@ -177,7 +179,7 @@ def _images(
 
 def _pointwise(bench: Bench, sizes: Sizes) -> list[Call]:
     inputs = bench.inputs(_elements(bench, sizes, 3))
-    return [lambda x=x, y=y: torch.add(x, y) for x, y in zip(inputs, inputs[1:], strict=False)]  # type: ignore[misc]
+    return [lambda x=x, y=y: torch.add(x, y) for x, y in pairwise(inputs)]  # type: ignore[misc]
 
 
 def _cast(bench: Bench, sizes: Sizes) -> list[Call]:
@@ -195,7 +197,7 @@ def _transpose(bench: Bench, sizes: Sizes) -> list[Call]:
 
 def _cat(bench: Bench, sizes: Sizes) -> list[Call]:
     inputs = bench.inputs(max(1, _elements(bench, sizes, 4, _HEAD) // _HEAD), _HEAD)
-    return [lambda x=x, y=y: torch.cat((x, y)) for x, y in zip(inputs, inputs[1:], strict=False)]  # type: ignore[misc]
+    return [lambda x=x, y=y: torch.cat((x, y)) for x, y in pairwise(inputs)]  # type: ignore[misc]
 
 
 def _fill(bench: Bench, sizes: Sizes) -> list[Call]:
@@ -212,7 +214,7 @@ def _look_up(bench: Bench, sizes: Sizes, call: Callable[[Tensor, Tensor], Any]) 
 def _compiled_pool(bench: Bench, sizes: Sizes) -> list[Call]:
     side = max(4, math.isqrt(_elements(bench, sizes, 1.25, _CHANNELS) // _CHANNELS))
     inputs = bench.inputs(1, _CHANNELS, side, side)
-    laid = [x.contiguous(memory_format=torch.channels_last) for x in inputs]
+    laid = [_laid_out(x) for x in inputs]
     return [lambda x=x: functional.max_pool2d(x, 3, 2, 1) for x in laid]  # type: ignore[misc]
 
 

@@ -70,7 +70,9 @@ class ReferenceModel(nn.Module):
         super().__init__()
         self.words = nn.Embedding(16, WIDTH)
         self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
-        blocks = [(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 1, 1)) for _ in range(LAYERS)]
+        blocks = [
+            (nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1)) for _ in range(LAYERS)
+        ]
         self.image = nn.ModuleList(nn.Sequential(*block) for block in blocks)
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 16)
 
@@ -81,10 +83,10 @@ class ReferenceModel(nn.Module):
         )
         for layer in self.layers:
             x = layer(x, angles)
-        picture = x[:, None]
+        picture = x.view(-1, 8, 8, LENGTH)
         for block in self.image:
             picture = picture + block(picture)
-        logits: Tensor = torch.softmax(self.head(functional.gelu(self.norm(picture.squeeze(1)))), -1)
+        logits: Tensor = torch.softmax(self.head(functional.gelu(self.norm(picture.reshape(x.shape)))), -1)
         return logits
 
 

@@ -88,7 +88,8 @@ class CudaTimer:
 
     def _elapsed(self, call: Call) -> float:
         """Return the seconds between the events around a call."""
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+        start, end = events
         start.record()
         call()
         end.record()

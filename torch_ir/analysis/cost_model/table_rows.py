@@ -16,6 +16,7 @@ from torch_ir.ir.json.json_fields import Dim
 Weights = frozenset[TensorMeta]
 Group = Callable[["Leaf"], str]
 _NOTHING: Weights = frozenset()
+_NO_TIME = Times()
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Row:
     count: int
     work: Work
     params: Dim
-    times: Times = Times()
+    times: Times = _NO_TIME
     members: tuple[str, ...] = ()  # the modules that a folded row stands for
 
     @property

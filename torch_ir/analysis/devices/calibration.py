@@ -4,9 +4,9 @@
 
 The kernel's time is interpolated on the grid of its family and dtype; so efficiency depends on sizes, and small tensors
 are as fast as the caches make them. A fused kernel takes as long as one pointwise operator over what it reads and
-writes, and what its members take beyond a pointwise operator, such as the exponentials of a softmax. On a GPU, operators
-start while others compute, and the longer of both counts. Operators of no family take what the roofline of the best
-measured figures says.
+writes, and what its members take beyond a pointwise operator, such as the exponentials of a softmax. On a GPU,
+operators start while others compute, and the longer of both counts. Operators of no family take what the roofline of
+the best measured figures says.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from typing import NamedTuple
 
 from torch_ir.analysis.cost_model.node_costs import NodeCost, Work, is_fused
 from torch_ir.analysis.cost_model.roofline import Roofline
-from torch_ir.analysis.devices.operator_families import BY_BYTES, CONTRACTIONS, IN_COMPILED, POINTWISE, VIEW, Point, point_of
+from torch_ir.analysis.devices.operator_families import (
+    BY_BYTES,
+    CONTRACTIONS,
+    IN_COMPILED,
+    POINTWISE,
+    VIEW,
+    Point,
+    point_of,
+)
 from torch_ir.analysis.devices.time_grid import Grid
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 

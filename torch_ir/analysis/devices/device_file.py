@@ -116,7 +116,9 @@ def device_of(document: dict[str, Any]) -> Calibration:
             _one_of(dtype, DTYPES, "$.dispatch"): _seconds_by_name(row, f"$.dispatch.{dtype}", AXES)
             for dtype, row in required(document, "dispatch", dict, "$").items()
         },
-        Overheads(**_seconds_by_name(document.get("overheads"), "$.overheads", [each.name for each in fields(Overheads)])),
+        Overheads(
+            **_seconds_by_name(document.get("overheads"), "$.overheads", [each.name for each in fields(Overheads)])
+        ),
     )
 
 

@@ -47,8 +47,8 @@ _MEMBERS: dict[str, tuple[str, ...]] = {
     "copy": ("clone", "copy", "repeat", "repeat_interleave", "pad", "constant_pad_nd"),
     "transpose": ("contiguous", "reshape", "flatten", "reshape_as", "_reshape_copy"),
     "cat": ("cat", "stack", "concat"),
-    "fill": ("arange", "full", "zeros", "ones", "empty", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones",
-             "new_full", "scalar_tensor", "eye", "tril", "triu", "linspace"),
+    "fill": ("arange", "full", "zeros", "ones", "empty", "zeros_like", "ones_like", "full_like", "new_zeros",
+             "new_ones", "new_full", "scalar_tensor", "eye", "tril", "triu", "linspace"),
     "reduce": ("sum", "mean", "amax", "amin", "max", "min", "var", "std", "any", "all", "prod", "argmax", "argmin",
                "linalg_vector_norm", "norm", "var_mean", "logsumexp"),
     "softmax": ("softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax"),
@@ -156,4 +156,3 @@ _SIZES: dict[str, Callable[[OpNode], Sizes]] = {
     **{f"aten.{name}": _conv for name in _CONVS},
     "aten.scaled_dot_product_attention": _attention,
 }
-

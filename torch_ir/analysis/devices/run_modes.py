@@ -41,16 +41,15 @@ class RunTime:
             return self.run + max(self.kernels, self.dispatch)
         return self.run + self.kernels + self.dispatch
 
+    def to_dict(self) -> dict[str, float]:
+        """Return the seconds for `json.dumps`."""
+        return {"seconds": self.seconds, "kernels": self.kernels, "dispatch": self.dispatch, "run": self.run}
+
 
 def check_mode(mode: str) -> None:
     """Raise DeviceError for a mode that does not exist."""
     if mode not in MODES:
         raise DeviceError(f"unknown mode {mode!r:.40}{did_you_mean(mode, MODES)}; expected one of {', '.join(MODES)}")
-
-
-def run_times(ir: IR, device: Calibration, sizes: Mapping[str, int] | None = None) -> dict[str, RunTime]:
-    """Return the predicted time of one run in each mode."""
-    return {mode: run_time(ir, device, mode, sizes) for mode in MODES}
 
 
 def run_time(ir: IR, device: Calibration, mode: str, sizes: Mapping[str, int] | None = None) -> RunTime:
@@ -75,9 +74,7 @@ def as_run(ir: IR, mode: str) -> IR:
         once = set(split_prologue(copy)[0])
         numbers = {symbol.tensor for symbol in copy.symbols.values()}  # a size that a node decides must stay visible
         chosen = {
-            node
-            for node in copy.nodes
-            if node not in once and is_fusible(node) and numbers.isdisjoint(node.outputs)
+            node for node in copy.nodes if node not in once and is_fusible(node) and numbers.isdisjoint(node.outputs)
         }
         for number, island in enumerate(islands(copy, chosen)):
             if len(island.nodes) > 1 and not all(map(is_view, island.nodes)):

@@ -32,7 +32,9 @@ class Grid:
         places = [_place(axis, size) for axis, size in zip(self.axes, sizes, strict=True)]
         logarithm = 0.0
         for corner in product((0, 1), repeat=len(places)):
-            share = math.prod(place.share if side else 1 - place.share for place, side in zip(places, corner, strict=True))
+            share = math.prod(
+                place.share if side else 1 - place.share for place, side in zip(places, corner, strict=True)
+            )
             if share:
                 index = tuple(place.index + side for place, side in zip(places, corner, strict=True))
                 logarithm += share * math.log(self.seconds[_flat(self.axes, index)])
@@ -99,9 +101,7 @@ def _between(axes: Axes, measured: Mapping[Index, float], index: Index, dimensio
     above = next((number for number in range(here + 1, len(axis)) if along[number] in measured), None)
     if below is not None and above is not None:
         share = math.log(axis[here] / axis[below]) / math.log(axis[above] / axis[below])
-        yield math.exp(
-            (1 - share) * math.log(measured[along[below]]) + share * math.log(measured[along[above]])
-        )
+        yield math.exp((1 - share) * math.log(measured[along[below]]) + share * math.log(measured[along[above]]))
 
 
 def _from_nearest(axes: Axes, measured: Mapping[Index, float], index: Index) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from math import prod
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from torch_ir.analysis.devices.calibration import CPU, CUDA, KINDS, WARM, Calibration, GridKey
 from torch_ir.analysis.devices.operator_families import AXES, BY_BYTES, POINTWISE, VIEW
-from torch_ir.analysis.devices.time_grid import Grid, Index, fitted, indices
+from torch_ir.analysis.devices.time_grid import Index, fitted
 from torch_ir.calibration.grid_sizes import axes_of, keys_of, rounds_of, sizes_at
 from torch_ir.calibration.measure_overheads import Compile, measure_overheads
 from torch_ir.calibration.operator_cases import CASES, Bench, Call
@@ -31,16 +32,17 @@ Progress = Callable[[str, int, int], None]
 DTYPES: dict[str, tuple[str, ...]] = {CPU: ("float32",), CUDA: ("float32", "bfloat16")}
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNKNOWN_CACHE = 32 << 20
+_UNSUPPORTED = (RuntimeError, AttributeError)  # what torch raises for an operator that a build or a dtype lacks
 _LEAST_SHARE = 0.02  # of a measured time that is not dispatch
 _LEAST_POOL, _MOST_POOL = 1 << 26, 1 << 29  # bytes
 _TINY = 8.0
 
 
 class Point(NamedTuple):
-    """One measurement: a grid, and an index in it."""
+    """One measurement: a grid, and a place in it."""
 
     key: GridKey
-    index: Index
+    place: Index
 
 
 def calibrate(
@@ -67,22 +69,23 @@ def calibrate(
     pools = {dtype: _pool(place, dtype, cache) for dtype in chosen}
     with torch.no_grad():
         dispatch = {
-            dtype: {family: timer.dispatch(_tiny(family, Bench(place, pool.dtype, pool, False))) for family in families}
-            for dtype, pool in pools.items()
+            dtype: _dispatch(timer, families, Bench(place, pool.dtype, pool, False)) for dtype, pool in pools.items()
         }
+        keys = [key for key in keys if key.family in dispatch[key.dtype]]
         points = _points(place.type, keys)
         for number, (key, index) in enumerate(chain(points, points)):  # again if time is left: the least counts
             if time.monotonic() > deadline and measured[key]:
                 continue
             progress(f"measuring {key.family} in {key.dtype}", number, 2 * len(points))
             bench = Bench(place, pools[key.dtype].dtype, pools[key.dtype], key.weights != WARM)
-            seconds = timer.kernel(CASES[key.family](bench, sizes_at(key.family, place.type, index)))
-            started = dispatch[key.dtype][key.family] if place.type == CPU else 0.0
-            kernel = max(seconds - started, _LEAST_SHARE * seconds)
-            measured[key][index] = min(kernel, measured[key].get(index, kernel))
-        grids = {key: fitted(axes_of(key.family, place.type), found) for key, found in measured.items()}
+            with suppress(*_UNSUPPORTED):
+                seconds = timer.kernel(CASES[key.family](bench, sizes_at(key.family, place.type, index)))
+                started = dispatch[key.dtype][key.family] if place.type == CPU else 0.0
+                kernel = max(seconds - started, _LEAST_SHARE * seconds)
+                measured[key][index] = min(kernel, measured[key].get(index, kernel))
+        grids = {key: fitted(axes_of(key.family, place.type), found) for key, found in measured.items() if found}
         found = Calibration(
-            *_best(grids),
+            *_best(place.type, measured),
             name=device_name(place),
             kind=place.type,
             threads=torch.get_num_threads(),
@@ -104,7 +107,9 @@ def _checked(device: str, minutes: float, dtypes: Sequence[str]) -> tuple[torch.
         raise DeviceError(f"a calibration takes more than 0 minutes and at most a day, not {minutes:g}")
     for dtype in dtypes:
         if dtype not in DTYPES[CUDA]:
-            raise DeviceError(f"cannot calibrate {dtype!r:.40}{did_you_mean(dtype, DTYPES[CUDA])}; expected float32 or bfloat16")
+            raise DeviceError(
+                f"cannot calibrate {dtype!r:.40}{did_you_mean(dtype, DTYPES[CUDA])}; expected float32 or bfloat16"
+            )
     return torch.device(device), tuple(dict.fromkeys(dtypes)) or DTYPES[device]
 
 
@@ -126,6 +131,15 @@ def _pool(place: torch.device, dtype: str, cache: int) -> Tensor:
     return torch.randn(size // kind.itemsize, device=place).to(kind)
 
 
+def _dispatch(timer: Timer, families: Sequence[str], bench: Bench) -> dict[str, float]:
+    """Return the seconds in which a tiny operator of each family starts; without those that this torch lacks."""
+    found = {}
+    for family in families:
+        with suppress(*_UNSUPPORTED):
+            found[family] = timer.dispatch(_tiny(family, bench))
+    return found
+
+
 def _tiny(family: str, bench: Bench) -> list[Call]:
     """Return a call of little work of a family."""
     if family in BY_BYTES:
@@ -136,16 +150,16 @@ def _tiny(family: str, bench: Bench) -> list[Call]:
     return CASES[family](bench, sizes)
 
 
-def _best(grids: Mapping[GridKey, Grid]) -> tuple[float, float]:
+def _best(kind: str, measured: Mapping[GridKey, Mapping[Index, float]]) -> tuple[float, float]:
     """Return the best FLOPs per second of a matrix product, and bytes per second of the largest pointwise operator."""
     rates = [
-        2 * prod(axis[number] for axis, number in zip(grid.axes, index, strict=True)) / seconds
-        for key, grid in grids.items()
+        2 * prod(sizes_at(key.family, kind, index)) / seconds
+        for key, found in measured.items()
         if key.family == "matmul"
-        for index, seconds in zip(indices(grid.axes), grid.seconds, strict=True)
+        for index, seconds in found.items()
     ]
-    moved = [grid.axes[0][-1] / grid.seconds[-1] for key, grid in grids.items() if key.family == POINTWISE]
-    return max(rates), max(moved)
+    largest = [max(found.items()) for key, found in measured.items() if key.family == POINTWISE and found]
+    return max(rates), max(sizes_at(POINTWISE, kind, index)[0] / seconds for index, seconds in largest)
 
 
 def cache_bytes(place: torch.device) -> int:
@@ -153,7 +167,9 @@ def cache_bytes(place: torch.device) -> int:
     if place.type == CUDA:
         return int(torch.cuda.get_device_properties(place).L2_cache_size)
     sizes = [path.read_text().strip() for path in _CACHES.glob("index*/size")]
-    found = [int(size[:-1]) << {"K": 10, "M": 20}[size[-1]] for size in sizes if size[:-1].isdecimal() and size[-1] in "KM"]
+    found = [
+        int(size[:-1]) << {"K": 10, "M": 20}[size[-1]] for size in sizes if size[:-1].isdecimal() and size[-1] in "KM"
+    ]
     return max(found, default=_UNKNOWN_CACHE)
 
 
