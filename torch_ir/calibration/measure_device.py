@@ -38,7 +38,7 @@ _LEAST_POOL, _MOST_POOL = 1 << 26, 1 << 29  # bytes
 _TINY = 8.0
 
 
-class Point(NamedTuple):
+class Measurement(NamedTuple):
     """One measurement: a grid, and a place in it."""
 
     key: GridKey
@@ -113,10 +113,10 @@ def _checked(device: str, minutes: float, dtypes: Sequence[str]) -> tuple[torch.
     return torch.device(device), tuple(dict.fromkeys(dtypes)) or DTYPES[device]
 
 
-def _points(kind: str, keys: Sequence[GridKey]) -> list[Point]:
+def _points(kind: str, keys: Sequence[GridKey]) -> list[Measurement]:
     """Return all measurements: coarse grids before fine ones, and all families side by side, least work first."""
     ranked = [
-        ((number, rank / len(found)), Point(key, index))
+        ((number, rank / len(found)), Measurement(key, index))
         for key in keys
         for number, found in enumerate(rounds_of(key.family, kind))
         for rank, index in enumerate(found)

@@ -55,7 +55,9 @@ def measure_overheads(device: Calibration, compiled: Compile | None) -> Overhead
             run()
             started[COMPILED] = _seconds(_bound(compiled(one, {}), x), place)
             runs[COMPILED] = run
-    base = replace(device, overheads=Overheads(**{f"{mode}_run": max(0.0, each) for mode, each in started.items()}))
+    base = replace(
+        device, overheads=Overheads(**{f"{mode}_run": max(0.0, round(each, 9)) for mode, each in started.items()})
+    )
     beyond = {
         mode: max(0.0, _seconds(call, place) - run_time(graph, base, mode).seconds) / _count(graph, mode)
         for mode, call in runs.items()

@@ -84,10 +84,6 @@ class Calibration(Roofline):
     def is_asynchronous(self) -> bool:
         return self.kind == CUDA
 
-    def is_compute_bound(self, work: Work) -> bool:
-        """Whether most of the time is arithmetic: by the best figures, and for contractions only."""
-        return super().is_compute_bound(work)
-
     def dispatch_seconds(self, work: Work) -> float:
         """Return how long an operator takes to start; a compiled graph of a GPU starts at once."""
         if not isinstance(work, NodeCost) or (self.mode == COMPILED and self.is_asynchronous):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torch_ir.analysis.cost_model.node_costs import Cost, cost
-from torch_ir.analysis.cost_model.times import Clock, Times
+from torch_ir.analysis.cost_model.times import Clock
 from torch_ir.analysis.cost_model.traffic import bytes_of, is_view
 from torch_ir.analysis.dependencies.partition import islands
 from torch_ir.analysis.devices.calibration import COLD, COMPILED, EAGER, MODES, WARM, Calibration
@@ -57,12 +57,12 @@ def run_time(ir: IR, device: Calibration, mode: str, sizes: Mapping[str, int] | 
     graph, chosen = as_run(ir, mode), device_for(ir, device, mode)
     times = Clock(chosen).graph(part_of_run(cost(graph, sizes), mode))
     modules = len(module_calls(graph)) * device.overheads.module if mode == EAGER else 0.0
-    return _as_run_time(times, device, device.overheads.of_run(mode), modules)
-
-
-def _as_run_time(times: Times, device: Calibration, run: float, modules: float) -> RunTime:
-    kernels = times.computing + times.moving + times.sending
-    return RunTime(kernels, times.dispatching + times.host + modules, run, device.is_asynchronous)
+    return RunTime(
+        times.computing + times.moving + times.sending,
+        times.dispatching + times.host + modules,
+        device.overheads.of_run(mode),
+        device.is_asynchronous,
+    )
 
 
 def as_run(ir: IR, mode: str) -> IR:
