@@ -96,7 +96,8 @@ def _distilbert() -> nn.Module:
 def _whisper() -> nn.Module:
     from transformers import WhisperConfig, WhisperModel
 
-    config = WhisperConfig(d_model=512, encoder_layers=6, encoder_attention_heads=8, encoder_ffn_dim=2048)
+    sizes = {"encoder_layers": 6, "encoder_attention_heads": 8, "decoder_attention_heads": 8, "encoder_ffn_dim": 2048}
+    config = WhisperConfig(d_model=512, **sizes)
     return WhisperModel(config).encoder
 
 
