@@ -12,7 +12,7 @@ from tests.command_line import ROOT, command, failure
 from tests.completions import scripts
 from torch_ir.cli import main
 from torch_ir.cli.completions.completion import SHELLS, script_of
-from torch_ir.cli.doctor_checks import CHECKUPS
+from torch_ir.cli.machine.doctor_checks import CHECKUPS
 
 BROKEN = {
     "safetensors.py": "raise OSError('libxyz.so.1: cannot open shared object file')",
@@ -84,7 +84,7 @@ def test_commands_name_what_was_installed(source, tmp_path):
             (record / "direct_url.json").write_text(json.dumps(urls[source]))
     program = (
         "import sys; sys.path[:] = [sys.argv[1], *(path for path in sys.path[1:] if 'site-packages' not in path)]\n"
-        "from torch_ir.cli.doctor_checks import CHECKUPS\n"
+        "from torch_ir.cli.machine.doctor_checks import CHECKUPS\n"
         "print(CHECKUPS['onnx'].mend, CHECKUPS['torch_ir'].mend, sep='\\n')"
     )
     words = [sys.executable, "-c", program, str(tmp_path)]

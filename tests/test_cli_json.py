@@ -47,6 +47,7 @@ CASES = [
     ("coverage", ["net.json", "--target", "npu.toml", "--no-decompose"], 0),
     ("plan", ["net.json", "--devices", "2", "--memory", "1GB"], 0),
     ("doctor", ["python"], 0),
+    ("calibrate", ["--minutes", "0.001", "--no-compiler", "-o", "device.json"], 0),
 ]
 
 

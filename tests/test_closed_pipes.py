@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import torch_ir
+from torch_ir.analysis import load_device
 from torch_ir.cli.dispatch import _GROUPS, main
 from torch_ir.errors import ClosedPipeError
 from torch_ir.llm import extract_llm
@@ -71,6 +72,7 @@ SHOWN = {
     "split": ["net.json", "--stages", "2", "-o", "pipeline.json"],
     "sweep": ["models.txt", "-o", "swept", "--steps", "extract"],
     "doctor": ["python"],
+    "calibrate": ["--minutes", "0.001", "--no-compiler", "-o", "device.json"],
     "completion": ["bash"],
 }
 FAST = ["info", "lower"]  # in a separate process, where the interpreter itself exits
@@ -154,6 +156,8 @@ def test_a_closed_pipe_ends_a_command_quietly(verb, run, folder) -> None:
         layers = json.loads(output.read_text())["layers"]
         assert {layer["kind"] for layer in layers} == {"aten.linear.default", "aten.relu.default"}
         assert not [layer for layer in layers if "placeholder" in json.dumps(layer)]
+    elif verb == "calibrate":
+        load_device(output)
     elif output is not None and output.suffix == ".json":
         torch_ir.IR.load(output).check()
 

@@ -291,7 +291,7 @@ def test_the_command_prints_json(file: str, capsys: pytest.CaptureFixture[str]) 
         (["--set", "batch=65"], "batch = 65 is out of range"),
         (["--set", "batch=-1"], "'batch=-1' is not a size"),
         (["--set", "batch=1..4"], "the size 'batch' must be one number, such as batch=8"),
-        (["--device", "fast"], "invalid device figure 'fast'; write it as peak=312TFLOPs,bw=2.0TB/s"),
+        (["--device", "fast"], "unknown device 'fast'; write figures such as peak=312TFLOPs,bw=2.0TB/s"),
         (["--top", "0"], "--top must be at least 1, not 0"),
         (["--depth", "-1"], "--depth must be at least 0, not -1"),
         (["--function", "decode"], "the graph has no function 'decode'; functions: none"),

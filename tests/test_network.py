@@ -55,6 +55,7 @@ llm hf:gpt2?n_layer=1&n_embd=16&n_head=2&vocab_size=32 -o llm.json
 train-step net.py:make --input 2x4 --target 2x4 --loss mse_loss -o step.json
 bench model.json --repeat 1 --against onednn,onnxruntime,openvino,inductor,iree
 sweep models.txt -o results --steps extract,cost
+calibrate --minutes 0.001 --no-compiler -o device.json
 doctor
 """
 _RUN = """

@@ -36,6 +36,7 @@ ROOMS = {
     "sharding": {"errors", "ir", "ops", "analysis", "run", "verify"},
     "pipeline": {"errors", "ir", "ops", "analysis", "run", "verify", "sharding"},
     "planning": {"errors", "ir", "ops", "analysis", "sharding", "pipeline"},
+    "calibration": {"errors", "ir", "ops", "analysis", "capture", "run"},
     "golden": {"errors", "ir", "ops", "run", "verify"},
     "llm": {"errors", "ir", "ops", "rewrite", "capture", "analysis", "run"},
     "passes": {"errors", "ir", "ops", "rewrite", "analysis", "run"},

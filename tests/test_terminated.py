@@ -15,7 +15,7 @@ import torch
 
 from tests.command_line import ROOT
 from torch_ir import IR, ExecutionError, Limits, OpNode, TensorMeta, execute_ir
-from torch_ir.cli.verbs.doctor import _findings
+from torch_ir.cli.machine.doctor import _findings
 from torch_ir.draw.graphviz import picture
 from torch_ir.ir.files import temporary_folders as temporary
 from torch_ir.ir.files.temporary_folders import TemporaryFolder
@@ -87,7 +87,7 @@ def test_an_interrupted_sweep_on_a_cluster_says_nothing(
 
 def test_doctor_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """After Ctrl-C, no further check begins, and those that run are ended: each would take a minute."""
-    monkeypatch.setattr("torch_ir.cli.verbs.doctor._START", "import time; time.sleep(60)")
+    monkeypatch.setattr("torch_ir.cli.machine.doctor._START", "import time; time.sleep(60)")
     before = signal.signal(signal.SIGALRM, _interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     start = time.monotonic()

@@ -11,6 +11,10 @@ from torch_ir.analysis.cost_model.roofline import Roofline
 from torch_ir.analysis.cost_model.user_formulas import register_cost
 from torch_ir.analysis.dependencies.order import topological_order
 from torch_ir.analysis.dependencies.slices import ancestors, descendants, slice_between, subgraph
+from torch_ir.analysis.devices.calibration import Calibration
+from torch_ir.analysis.devices.device_file import load_device, save_device
+from torch_ir.analysis.devices.find_device import find_device
+from torch_ir.analysis.devices.run_modes import RunTime, run_time
 from torch_ir.analysis.graph_diff.differ import Diff, diff
 from torch_ir.analysis.graph_diff.node_diff import NodeDiff
 from torch_ir.analysis.memory.kv_cache_report import KvCache, kv_cache
@@ -23,8 +27,9 @@ from torch_ir.ir.plans.check_plan import check_plan
 from torch_ir.ir.plans.memory_plan import Bank, MemoryPlan
 
 __all__ = [
-    "Bank", "Cost", "CostDelta", "CostReport", "Diff", "KvCache", "Link", "Liveness", "MemoryPlan", "NodeCost",
-    "NodeDiff", "Roofline", "Schedule", "Step", "Work", "ancestors", "check_plan", "cost", "cost_delta", "cost_report",
-    "descendants", "diff", "kv_cache", "liveness", "memory_plan_of", "plan_memory", "product", "register_cost",
-    "schedule", "slice_between", "split_prologue", "subgraph", "topological_order", "total",
+    "Bank", "Calibration", "Cost", "CostDelta", "CostReport", "Diff", "KvCache", "Link", "Liveness", "MemoryPlan",
+    "NodeCost", "NodeDiff", "Roofline", "RunTime", "Schedule", "Step", "Work", "ancestors", "check_plan", "cost",
+    "cost_delta", "cost_report", "descendants", "diff", "find_device", "kv_cache", "liveness", "load_device",
+    "memory_plan_of", "plan_memory", "product", "register_cost", "run_time", "save_device", "schedule", "slice_between",
+    "split_prologue", "subgraph", "topological_order", "total",
 ]  # fmt: skip

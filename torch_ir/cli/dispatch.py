@@ -41,10 +41,10 @@ _GROUPS = {
     "run and verify": ("run", "weights", "verify", "golden", "compare", "bench"),
     "convert, lower and distribute": ("convert", "lower", "coverage", "plan", "shard", "split"),
     "many models": ("sweep",),
-    "this machine": ("doctor", "completion"),
+    "this machine": ("doctor", "calibrate", "completion"),
 }
 _OTHER_NAMES = {"visualize": "draw"}
-_FOLDERS = {"completion": "completions"}  # of verbs, other than `verbs`
+_FOLDERS = {"completion": "completions", "doctor": "machine", "calibrate": "machine"}  # other than `verbs`
 _SHOWN_LINES = 4
 _READER_LEFT = 141  # the shell's status for a program ended by SIGPIPE
 _TERMINATED = 143  # the shell's status for a program ended by SIGTERM

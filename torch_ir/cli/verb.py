@@ -97,6 +97,12 @@ def add_dequantize(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_device(parser: argparse._ActionsContainer, text: str) -> None:
+    """Add the option for the device of estimated times; `{}` in its help stands for what it accepts."""
+    accepted = "peak=312TFLOPs,bw=2.0TB/s, a published one such as H100, a device file"
+    parser.add_argument("--device", metavar="DEVICE", help=text.format(accepted))
+
+
 def add_json(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 

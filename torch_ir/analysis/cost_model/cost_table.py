@@ -8,7 +8,7 @@ print(report)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch_ir.analysis.cost_model.experts import is_grouped
@@ -29,6 +29,8 @@ from torch_ir.analysis.cost_model.table_rows import (
 )
 from torch_ir.analysis.cost_model.times import Clock
 from torch_ir.analysis.cost_model.traffic import bytes_of
+from torch_ir.analysis.devices.calibration import EXECUTOR, MODES, Calibration
+from torch_ir.analysis.devices.run_modes import RunTime, as_run, check_mode, device_for, part_of_run, run_time
 from torch_ir.analysis.memory.kv_cache_report import KvCache, kv_cache
 from torch_ir.analysis.memory.live_tensors import Liveness, liveness
 from torch_ir.analysis.shapes.size_polynomials import total
@@ -66,6 +68,8 @@ class CostReport:
     data_sizes: Mapping[str, DataSize]  # sizes that the data decides, as assumed
     lower: Row | None  # None if the data decides nothing
     upper: Row | None
+    mode: str = field(default="", kw_only=True)  # how the graph runs on a calibrated device
+    run_times: Mapping[str, RunTime] = field(default_factory=dict, kw_only=True)  # by mode, on a calibrated device
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report for `json.dumps`."""
@@ -75,6 +79,7 @@ class CostReport:
             "sizes": dict(self.sizes),
             "open_sizes": list(self.open_sizes),
             "device": self.device and {"peak": self.device.peak, "bandwidth": self.device.bandwidth},
+            **self._modes(),
             "by": self.by,
             "rows": [self._record(row) for row in self.rows],
             "total": self._record(self.total),
@@ -93,6 +98,12 @@ class CostReport:
             "unknown": list(self.unknown),
             **self._bounds(),
         }
+
+    def _modes(self) -> dict[str, Any]:
+        """Return the times by mode; empty unless the device is calibrated."""
+        if not self.run_times:
+            return {}
+        return {"mode": self.mode, "modes": {mode: each.to_dict() for mode, each in self.run_times.items()}}
 
     def _bounds(self) -> dict[str, Any]:
         """Return the bounds of what the data decides; empty if it decides nothing."""
@@ -123,26 +134,38 @@ def cost_report(
     top: int | None = None,
     sizes: Mapping[str, int] | None = None,
     device: Roofline | None = None,
+    mode: str = EXECUTOR,
     fold: bool = True,
 ) -> CostReport:
     """Return the cost of a graph by module, operator or node, largest first; rows after `top` are merged.
 
     With `depth`, deeper modules are merged into their parent. With `fold`, modules of equal layers are one row, such as
     `model.layers.*.mlp`. The nodes inside a call are counted; with by="node", the row is the whole call.
+
+    On a calibrated device, rows are those of a run in a `mode`: "eager", "executor" or "compiled". Calls are inlined
+    then, and in compiled mode, a fused kernel is one node.
     """
     require_graph(ir, "cost_report")
     if by not in GROUPINGS:
         raise GraphError(f"{by!r} is not one of {', '.join(GROUPINGS)}")
+    check_mode(mode)
     check_size_inline(ir)
     check_sizes(ir, sizes or {})
+    run_times: dict[str, RunTime] = {}
+    given = ir
+    if isinstance(device, Calibration):
+        ir, device = as_run(ir, mode), device_for(ir, device, mode)
     assumed = data_sizes(sized(ir, sizes or {}), sizes or {})
     if assumed:
         ir = _without_size_checks(ir)
     chosen = {**{name: size.expected for name, size in assumed.items()}, **(sizes or {})}
     costs = cost(ir, chosen)
+    if isinstance(device, Calibration):
+        run_times = {each: run_time(given, device, each, chosen) for each in MODES}
+    every = part_of_run(costs, mode) if run_times else costs.per_run
     carried = weights_behind(ir.params, (row.node for row in costs.once.nodes))
     clock = Clock(device) if device else None
-    leaves = list(leaves_of(costs.per_run, carried, clock))
+    leaves = list(leaves_of(every, carried, clock))
     if by == "module":
         rows = rows_by_module(leaves, ir.params, depth)
         rows = fold_layers(rows) if fold else rows
@@ -160,7 +183,7 @@ def cost_report(
         by,
         tuple(most_first(rows, top)),
         whole,
-        row_of("once", list(leaves_of(costs.once, carried, clock))),
+        row_of("once", [] if every is costs else list(leaves_of(costs.once, carried, clock))),
         tuple(most_first(rows_of((leaf for leaf in leaves if leaf.work.communication), _operator), None)),
         total(map(bytes_of, ir.params)),
         liveness(ir, chosen),
@@ -171,6 +194,8 @@ def cost_report(
         device,
         assumed,
         *(None if is_certain else row for row in bounds),
+        mode=mode if run_times else "",
+        run_times=run_times,
     )
 
 

@@ -153,7 +153,7 @@ def _labels(text: str, rank: int) -> list[str]:
 
 _PACKED = ("mkldnn._convolution_pointwise", "mkldnn._convolution_transpose_pointwise")
 _TRANSPOSED = frozenset([*(f"aten.conv_transpose{rank}d" for rank in (1, 2, 3)), _PACKED[1]])
-_LEFT_OPERAND = {
+LEFT_OPERANDS = {
     "mm": "self", "bmm": "self", "matmul": "self", "mv": "self", "dot": "self", "vdot": "self", "inner": "self",
     "linear": "input", "addmm": "mat1", "baddbmm": "batch1", "addmv": "mat", "_int_mm": "self", "_scaled_mm": "self",
     "_weight_int8pack_mm": "self", "_weight_int4pack_mm": "self", "_weight_int4pack_mm_for_cpu": "self",
@@ -175,7 +175,7 @@ _ATTENTION_BACKWARDS = (
 )  # fmt: skip
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 FORMULAS: dict[str, Callable[[OpNode], Dim]] = {
-    **{f"aten.{name}": _matrices(left) for name, left in _LEFT_OPERAND.items()},
+    **{f"aten.{name}": _matrices(left) for name, left in LEFT_OPERANDS.items()},
     **{f"aten.{name}": _convolution for name in _CONVOLUTIONS},
     **dict.fromkeys(_PACKED, _convolution),
     "mkldnn._linear_pointwise": _matrices("X"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch_ir.analysis.cost_model.node_costs import Work
@@ -52,8 +53,20 @@ class Roofline:
         """FLOPs per byte above which work is compute-bound."""
         return self.peak / self.bandwidth
 
-    def seconds(self, work: Work) -> float:
-        """Return the maximum of compute and memory time, with open sizes as 1024."""
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether the device computes while the host prepares the next operator."""
+        return False
+
+    def dispatch_seconds(self, work: Work) -> float:
+        """Return how long an operator takes to start, which the figures of a device do not say."""
+        return 0.0
+
+    def seconds(self, work: Work, inside: Sequence[Work] = ()) -> float:
+        """Return the maximum of compute and memory time, with open sizes as 1024.
+
+        `inside` is the work of each node of a fused operator; only what the operator reads and writes counts here.
+        """
         return max(weight_of(work.flops) / self.peak, weight_of(work.bytes) / self.bandwidth)
 
     def is_compute_bound(self, work: Work) -> bool:

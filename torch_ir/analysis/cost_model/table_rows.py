@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from torch_ir.analysis.cost_model.node_costs import Cost, Work, added, is_open
-from torch_ir.analysis.cost_model.times import Clock, Times
+from torch_ir.analysis.cost_model.times import Clock, Times, added_times
 from torch_ir.analysis.shapes.size_polynomials import product, total, weight_of
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.graph.origins import joined, modules_around
@@ -16,31 +16,38 @@ from torch_ir.ir.json.json_fields import Dim
 Weights = frozenset[TensorMeta]
 Group = Callable[["Leaf"], str]
 _NOTHING: Weights = frozenset()
+_NO_TIME = Times()
 
 
 @dataclass(frozen=True)
 class Row:
-    """The work of a group of nodes, and the parameters that they read or that the module owns.
-
-    `computing` is the time of compute-bound nodes, `moving` that of memory-bound nodes, in seconds.
-    """
+    """The work of a group of nodes, and the parameters that they read or that the module owns."""
 
     name: str
     count: int
     work: Work
     params: Dim
-    computing: float = 0.0
-    moving: float = 0.0
+    times: Times = _NO_TIME
     members: tuple[str, ...] = ()  # the modules that a folded row stands for
 
     @property
+    def computing(self) -> float:
+        """Seconds of compute-bound nodes."""
+        return self.times.computing
+
+    @property
+    def moving(self) -> float:
+        """Seconds of memory-bound nodes."""
+        return self.times.moving
+
+    @property
     def seconds(self) -> float:
-        return self.computing + self.moving
+        return self.times.seconds
 
     @property
     def bound(self) -> str:
-        """Whether most of the time is compute- or memory-bound."""
-        return "compute" if self.computing > self.moving else "memory"
+        """Whether most of the time is compute-bound, memory-bound, or that of starting operators."""
+        return self.times.bound
 
     def to_dict(self) -> dict[str, Any]:
         names = ("macs", "flops", "bytes_read", "bytes_written", "communication")
@@ -88,8 +95,8 @@ def weights_behind(params: Iterable[TensorMeta], once: Iterable[OpNode]) -> dict
 
 def row_of(name: str, leaves: Sequence[Leaf]) -> Row:
     params = parameters(_NOTHING.union(*(leaf.weights for leaf in leaves)))
-    computing, moving = (sum(leaf.times[kind] for leaf in leaves) for kind in (0, 1))
-    return Row(name, len(leaves), added(leaf.work for leaf in leaves), params, computing, moving)
+    times = added_times([leaf.times for leaf in leaves])._replace(sending=0.0)
+    return Row(name, len(leaves), added(leaf.work for leaf in leaves), params, times)
 
 
 def rows_of(leaves: Iterable[Leaf], group: Group) -> list[Row]:
@@ -130,8 +137,7 @@ def joined_rows(name: str, rows: Sequence[Row]) -> Row:
         sum(row.count for row in rows),
         added(row.work for row in rows),
         total(row.params for row in rows),
-        sum(row.computing for row in rows),
-        sum(row.moving for row in rows),
+        added_times([row.times for row in rows]),
         tuple(row.name for row in rows),
     )
 

@@ -86,7 +86,13 @@ def _head(report: CostReport) -> Iterator[str]:
     if report.device:
         device = report.device
         figures = f"{human(round(device.peak), 'FLOP/s')}, {human(round(device.bandwidth), 'B/s')}"
+        name = getattr(device, "name", "")
+        figures = f"{name}, {figures}" if name else figures
         yield f"device: {figures}; compute-bound above {_digits(device.ridge)} FLOPs per byte"
+    for mode, each in report.run_times.items():
+        parts = f"kernels {duration(each.kernels)}, dispatch {duration(each.dispatch)}, run {duration(each.run)}"
+        shown = "; the table shows this mode" if mode == report.mode else ""
+        yield f"{mode}: {duration(each.seconds)} ({parts}){shown}"
 
 
 def _titles(report: CostReport) -> list[str]:

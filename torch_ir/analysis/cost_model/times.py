@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from torch_ir.analysis.cost_model.links import Network
@@ -12,15 +12,29 @@ from torch_ir.analysis.shapes.size_polynomials import weight_of
 
 
 class Times(NamedTuple):
-    """Seconds of compute-bound and of memory-bound nodes, and of collectives if the network is known."""
+    """Seconds of compute-bound and of memory-bound nodes, and of collectives if the network is known.
+
+    `dispatching` is the time in which a calibrated device starts operators; `host` is that of a device that computes
+    beside it, so that the longer of both counts.
+    """
 
     computing: float = 0.0
     moving: float = 0.0
     sending: float = 0.0
+    dispatching: float = 0.0
+    host: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return self.computing + self.moving + self.sending
+        return max(self.computing + self.moving + self.sending + self.dispatching, self.host)
+
+    @property
+    def bound(self) -> str:
+        """What takes most of the time; time between devices counts as neither."""
+        dispatch = max(self.dispatching, self.host if self.host >= self.seconds else 0.0)
+        if dispatch > max(self.computing, self.moving):
+            return "dispatch"
+        return "compute" if self.computing > self.moving else "memory"
 
 
 class Clock:
@@ -35,7 +49,7 @@ class Clock:
 
     def graph(self, costs: Cost) -> Times:
         """Return the time of all nodes, one after the other."""
-        return _added([self.node(row, costs.functions) for row in costs.nodes])
+        return added_times([self.node(row, costs.functions) for row in costs.nodes])
 
     def node(self, row: NodeCost, functions: Mapping[str, Cost]) -> Times:
         """Return the time of a node: of a `cond`, the slower branch; of a loop, every known iteration."""
@@ -46,18 +60,24 @@ class Clock:
         if row.node.op_type == COND:
             return max(times, key=lambda each: each.seconds)
         count = weight_of(rounds(row.node))
-        whole = _added(times)
+        whole = added_times(times)
         return Times(*(count * each for each in whole))
 
     def _operator(self, row: NodeCost, bodies: list[Cost]) -> Times:
         """Return the time of an operator; the collectives inside a fused one take as long as outside."""
-        seconds = self.device.seconds(row)
+        seconds = self.device.seconds(row, [each for body in bodies for each in body.nodes])
         sending = sum(self._body(each).sending for each in bodies)
         if self._network is not None and row.communication and not bodies:
             sent = self._network.seconds(row.node, weight_of(row.communication), self._mesh)
             return Times(sending=max(seconds, sent))
         is_computing = self.device.is_compute_bound(row)
-        return Times(seconds if is_computing else 0.0, 0.0 if is_computing else seconds, sending)
+        dispatch = self.device.dispatch_seconds(row)
+        return Times(
+            seconds if is_computing else 0.0,
+            0.0 if is_computing else seconds,
+            sending,
+            *((0.0, dispatch) if self.device.is_asynchronous else (dispatch, 0.0)),
+        )
 
     def _body(self, costs: Cost) -> Times:
         if id(costs) not in self._bodies:
@@ -65,5 +85,6 @@ class Clock:
         return self._bodies[id(costs)][1]
 
 
-def _added(times: list[Times]) -> Times:
+def added_times(times: Sequence[Times]) -> Times:
+    """Return the sum of times."""
     return Times(*map(sum, zip(*times, strict=True))) if times else Times()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.size_specs import parse_sizes
+from torch_ir.cli.verb import add_device
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def add_simulators(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-d", "--dim", action="append", default=[], metavar="NAME=SIZE", help="a value for a symbolic size; repeatable"
     )
-    group.add_argument("--device", metavar="FIGURES", help="chakra: times for a device: peak=312TFLOPs,bw=2.0TB/s")
+    add_device(group, "chakra: times for a device: {}, or `this`")
     group.add_argument("--replicas", type=int, metavar="N", help="chakra: how many times all ranks run (default: 1)")
     group.add_argument("--ranks", metavar="LIST", help="chakra: also write the files of single ranks: 0-7,12 or all")
     group.add_argument("--bits", type=int, metavar="N", help="zigzag: bits of all operands (default: those of dtypes)")
@@ -58,7 +59,7 @@ def check_simulator(arguments: argparse.Namespace) -> None:
 
 def write_simulator(ir: IR, arguments: argparse.Namespace) -> dict[str, Any]:
     """Write the files of a simulator; return what was written."""
-    from torch_ir.analysis import Roofline
+    from torch_ir.analysis import find_device
     from torch_ir.simulators import to_chakra, to_scale_sim, to_timeloop, to_zigzag, write_ranks
 
     sizes, output = parse_sizes(arguments.dim), arguments.output
@@ -68,7 +69,7 @@ def write_simulator(ir: IR, arguments: argparse.Namespace) -> dict[str, Any]:
         return to_timeloop(ir, output, sizes)
     if arguments.to != CHAKRA:
         return to_scale_sim(ir, output, sizes, gemm=arguments.to == SCALE_SIM_GEMM)
-    device = None if arguments.device is None else Roofline.parse(arguments.device)
+    device = None if arguments.device is None else find_device(arguments.device)
     replicas = 1 if arguments.replicas is None else arguments.replicas
     index = to_chakra(ir, output, sizes=sizes, device=device, replicas=replicas)
     if arguments.ranks:

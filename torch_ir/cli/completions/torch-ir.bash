@@ -5,7 +5,7 @@
 #    source ~/.local/share/bash_completion/torch-ir
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_torch_ir_subparsers=(extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage plan shard split sweep doctor completion)
+_shtab_torch_ir_subparsers=(extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage plan shard split sweep doctor calibrate completion)
 
 _shtab_torch_ir_extract_option_strings=(-h --help -q --quiet --import -i --input -d --dim --fixed --capture --explore --real -w --weights --level --leaf --blocks --weight-layout --dequantize --crosscheck --name -o --output --json)
 _shtab_torch_ir_llm_option_strings=(-h --help -q --quiet --import -o --output --batch --prompt --cache-length --padding --all-logits --encoder-input --input --blocks --weight-layout --form --block-size --rolling --cache-dtype --max-length --dequantize --checkpoint --name --verify --json)
@@ -15,7 +15,7 @@ _shtab_torch_ir_ops_option_strings=(-h --help -q --quiet --import -i --input -d 
 _shtab_torch_ir_draw_option_strings=(-h --help -q --quiet --import -i --input -d --dim -o --output --format --depth --fold --level --leaf --focus --radius --max-nodes --weights --no-weights --assertions --heat --against --no-legend)
 _shtab_torch_ir_visualize_option_strings=(-h --help -q --quiet --import -i --input -d --dim -o --output --format --depth --fold --level --leaf --focus --radius --max-nodes --weights --no-weights --assertions --heat --against --no-legend)
 _shtab_torch_ir_explore_option_strings=(-h --help -q --quiet --import -i --input -d --dim -o --output --open --against --level --leaf --function --pack --dumps --python --sources)
-_shtab_torch_ir_cost_option_strings=(-h --help -q --quiet --import -i --input -d --dim --by --depth --each-layer --top --device --function --json)
+_shtab_torch_ir_cost_option_strings=(-h --help -q --quiet --import -i --input -d --dim --by --depth --each-layer --top --device --mode --function --json)
 _shtab_torch_ir_memory_option_strings=(-h --help -q --quiet --import -i --input -d --dim --bank --align --reorder --check --function -o --output --picture --json)
 _shtab_torch_ir_diff_option_strings=(-h --help -q --quiet --import --only --names --origins --ignore --by --top -d --dim --fail-on --exit-zero --json --markdown)
 _shtab_torch_ir_check_option_strings=(-h --help -q --quiet --import --trusted --json)
@@ -37,6 +37,7 @@ _shtab_torch_ir_shard_option_strings=(-h --help -q --quiet --import --plan --exp
 _shtab_torch_ir_split_option_strings=(-h --help -q --quiet --import --stages --memory --plan --at --depth --anywhere --device -d --dim --micro-batches -o --output --parts --json)
 _shtab_torch_ir_sweep_option_strings=(-h --help -q --quiet --import -o --output --engine --address --workers --timeout --memory --steps --level --seed --allow-code --retry --list --json)
 _shtab_torch_ir_doctor_option_strings=(-h --help -q --quiet --import --time --json)
+_shtab_torch_ir_calibrate_option_strings=(-h --help -q --quiet --import --device --minutes --threads --dtype --no-compiler -o --output --json)
 _shtab_torch_ir_completion_option_strings=(-h --help -q --quiet --import)
 _shtab_torch_ir_option_strings=(-h --help --version)
 
@@ -146,6 +147,8 @@ _shtab_torch_ir_split___parts_COMPGEN=_shtab_compgen_dirs
 _shtab_torch_ir_sweep_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_sweep__o_COMPGEN=_shtab_compgen_dirs
 _shtab_torch_ir_sweep___output_COMPGEN=_shtab_compgen_dirs
+_shtab_torch_ir_calibrate__o_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_calibrate___output_COMPGEN=_shtab_compgen_files
 
 _shtab_torch_ir_extract___capture_choices=(auto export record)
 _shtab_torch_ir_extract___level_choices=(module function aten)
@@ -173,8 +176,9 @@ _shtab_torch_ir_coverage___by_choices=(nodes flops bytes)
 _shtab_torch_ir_sweep___engine_choices=(local dask ray)
 _shtab_torch_ir_sweep___level_choices=(module function aten)
 _shtab_torch_ir_sweep___list_choices=(transformers timm)
+_shtab_torch_ir_calibrate___device_choices=(cpu cuda)
 _shtab_torch_ir_completion_pos_0_choices=(bash zsh fish)
-_shtab_torch_ir_pos_0_choices=(extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage plan shard split sweep doctor completion)
+_shtab_torch_ir_pos_0_choices=(extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage plan shard split sweep doctor calibrate completion)
 
 _shtab_torch_ir_extract__h_nargs=0
 _shtab_torch_ir_extract___help_nargs=0
@@ -373,6 +377,12 @@ _shtab_torch_ir_doctor___help_nargs=0
 _shtab_torch_ir_doctor__q_nargs=0
 _shtab_torch_ir_doctor___quiet_nargs=0
 _shtab_torch_ir_doctor___json_nargs=0
+_shtab_torch_ir_calibrate__h_nargs=0
+_shtab_torch_ir_calibrate___help_nargs=0
+_shtab_torch_ir_calibrate__q_nargs=0
+_shtab_torch_ir_calibrate___quiet_nargs=0
+_shtab_torch_ir_calibrate___no_compiler_nargs=0
+_shtab_torch_ir_calibrate___json_nargs=0
 _shtab_torch_ir_completion__h_nargs=0
 _shtab_torch_ir_completion___help_nargs=0
 _shtab_torch_ir_completion__q_nargs=0

@@ -50,8 +50,8 @@ function _shtab_torch_ir_using
   test "$_shtab_torch_ir_cmdpath" = "$argv"
 end
 
-set -g _shtab_torch_ir_commands extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage plan shard split sweep doctor completion
-set -g _shtab_torch_ir_opts_with_value --address --against --align --at --atol --backend --bank --batch --between --bits --block --block-size --blocks --budget --by --cache-dtype --cache-length --capture --checkpoint --clip-norm --depth --dequantize --device --devices --dim --dtype --dumps --encoder-input --engine --entry --every --explain --explore --fail-on --fail-under --fixed --focus --form --format --function --functions --heat --ignore --import --input --layer --leaf --level --link --list --loss --loss-scale --lr --map --max-bytes --max-length --max-nodes --memory --mesh --method --micro-batches --model --momentum --name --objective --only --optimizer --output --pack --parts --pass --per-node --picture --place-input --place-output --plan --prompt --radius --ranges --ranks --recipe --repeat --replicas --rtol --sample --save-ranges --scheme --search --seed --sources --stages --steps --target --threads --time --timeout --to --top --verify --weight-decay --weight-layout --weights --workers -d -i -o -t -w
+set -g _shtab_torch_ir_commands extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage plan shard split sweep doctor calibrate completion
+set -g _shtab_torch_ir_opts_with_value --address --against --align --at --atol --backend --bank --batch --between --bits --block --block-size --blocks --budget --by --cache-dtype --cache-length --capture --checkpoint --clip-norm --depth --dequantize --device --devices --dim --dtype --dumps --encoder-input --engine --entry --every --explain --explore --fail-on --fail-under --fixed --focus --form --format --function --functions --heat --ignore --import --input --layer --leaf --level --link --list --loss --loss-scale --lr --map --max-bytes --max-length --max-nodes --memory --mesh --method --micro-batches --minutes --mode --model --momentum --name --objective --only --optimizer --output --pack --parts --pass --per-node --picture --place-input --place-output --plan --prompt --radius --ranges --ranks --recipe --repeat --replicas --rtol --sample --save-ranges --scheme --search --seed --sources --stages --steps --target --threads --time --timeout --to --top --verify --weight-decay --weight-layout --weights --workers -d -i -o -t -w
 
 complete -c torch-ir -e
 complete -c torch-ir -f
@@ -218,7 +218,8 @@ complete -c torch-ir -n '_shtab_torch_ir_using cost' -l by -xka "module op node"
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -l depth -x -d 'merge deeper modules into their ancestor at this depth'
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -l each-layer -d 'show a row per layer, even if layers cost the same'
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -l top -x -d 'show this many rows and the sum of the others'
-complete -c torch-ir -n '_shtab_torch_ir_using cost' -l device -x -d 'estimate times for a device such as peak=312TFLOPs,bw=2.0TB/s'
+complete -c torch-ir -n '_shtab_torch_ir_using cost' -l device -x -d 'estimate times for a device: peak=312TFLOPs,bw=2.0TB/s, a published one such as H100, a device file, or `this` machine once calibrated'
+complete -c torch-ir -n '_shtab_torch_ir_using cost' -l mode -x -d 'how the graph runs on a calibrated device: eager, executor (default) or compiled'
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -l function -x -d 'report a function of the graph instead, such as decode'
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -l json -d 'print JSON'
 complete -c torch-ir -n '_shtab_torch_ir_using cost; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file, or a model: net.py:Net, package.module:function, hf:llama, a folder with a config.json, timm:resnet50, model.pt2'
@@ -410,7 +411,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using convert' -s w -l weights -xka "(_
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -l functions -xka "none blocks all" -d 'functions to keep in .onnx and .mlir files: none, blocks (the default), or all, with fused operators'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -l to -xka "chakra scale-sim scale-sim-gemm zigzag timeloop" -d 'the simulator: chakra, scale-sim, scale-sim-gemm, zigzag, timeloop; chakra and timeloop write folders'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -s d -l dim -x -d 'a value for a symbolic size; repeatable'
-complete -c torch-ir -n '_shtab_torch_ir_using convert' -l device -x -d 'chakra: times for a device: peak=312TFLOPs,bw=2.0TB/s'
+complete -c torch-ir -n '_shtab_torch_ir_using convert' -l device -x -d 'chakra: times for a device: peak=312TFLOPs,bw=2.0TB/s, a published one such as H100, a device file, or `this`'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -l replicas -x -d 'chakra: how many times all ranks run (default: 1)'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -l ranks -x -d 'chakra: also write the files of single ranks: 0-7,12 or all'
 complete -c torch-ir -n '_shtab_torch_ir_using convert' -l bits -x -d 'zigzag: bits of all operands (default: those of dtypes)'
@@ -448,7 +449,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using plan' -s q -l quiet -d 'show no p
 complete -c torch-ir -n '_shtab_torch_ir_using plan' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using plan' -l devices -x -d 'number of devices'
 complete -c torch-ir -n '_shtab_torch_ir_using plan' -l memory -x -d 'memory of each device, such as 80GB'
-complete -c torch-ir -n '_shtab_torch_ir_using plan' -l device -x -d 'the device for time estimates: peak=312TFLOPs,bw=2.0TB/s'
+complete -c torch-ir -n '_shtab_torch_ir_using plan' -l device -x -d 'the device for time estimates: peak=312TFLOPs,bw=2.0TB/s, a published one such as H100, a device file, or `this`'
 complete -c torch-ir -n '_shtab_torch_ir_using plan' -l per-node -x -d 'devices in a node (default: 8)'
 complete -c torch-ir -n '_shtab_torch_ir_using plan' -l link -x -d 'bandwidth and latency within a node (default: 100GB/s,5us)'
 complete -c torch-ir -n '_shtab_torch_ir_using plan' -l between -x -d 'the same between nodes (default: 25GB/s,10us)'
@@ -480,7 +481,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using split' -l plan -xka "(__fish_comp
 complete -c torch-ir -n '_shtab_torch_ir_using split' -l at -x -d 'the module or node with which the next stage begins; repeatable, in order'
 complete -c torch-ir -n '_shtab_torch_ir_using split' -l depth -x -d 'nesting depth of the layer lists to cut between (default: 1)'
 complete -c torch-ir -n '_shtab_torch_ir_using split' -l anywhere -d 'cut between any two nodes'
-complete -c torch-ir -n '_shtab_torch_ir_using split' -l device -x -d 'the device for time estimates: peak=312TFLOPs,bw=2.0TB/s'
+complete -c torch-ir -n '_shtab_torch_ir_using split' -l device -x -d 'the device for time estimates: peak=312TFLOPs,bw=2.0TB/s, a published one such as H100, a device file, or `this`'
 complete -c torch-ir -n '_shtab_torch_ir_using split' -s d -l dim -x -d 'a value for a symbolic size; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using split' -l micro-batches -x -d 'of a training step, for its memory (default: one for each stage)'
 complete -c torch-ir -n '_shtab_torch_ir_using split' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'where to write the pipeline (default: report only)'
@@ -511,6 +512,17 @@ complete -c torch-ir -n '_shtab_torch_ir_using doctor' -s q -l quiet -d 'show no
 complete -c torch-ir -n '_shtab_torch_ir_using doctor' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using doctor' -l time -x -d 'time limit of each check (default: 60)'
 complete -c torch-ir -n '_shtab_torch_ir_using doctor' -l json -d 'print JSON'
+complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a calibrate -d 'Measure this machine'"'"'s operators, to predict times.'
+complete -c torch-ir -n '_shtab_torch_ir_using calibrate' -s h -l help -d 'show this help message and exit'
+complete -c torch-ir -n '_shtab_torch_ir_using calibrate' -s q -l quiet -d 'show no progress and no notes'
+complete -c torch-ir -n '_shtab_torch_ir_using calibrate' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using calibrate' -l device -xka "cpu cuda" -d 'what to measure (default: cpu)'
+complete -c torch-ir -n '_shtab_torch_ir_using calibrate' -l minutes -x -d 'time for operators (default: 5)'
+complete -c torch-ir -n '_shtab_torch_ir_using calibrate' -l threads -x -d 'threads of the CPU (default: torch'"'"'s)'
+complete -c torch-ir -n '_shtab_torch_ir_using calibrate' -l dtype -x -d 'float32 or bfloat16; repeatable (default: float32 on a CPU, both on a GPU)'
+complete -c torch-ir -n '_shtab_torch_ir_using calibrate' -l no-compiler -d 'do not measure runs of compiled code'
+complete -c torch-ir -n '_shtab_torch_ir_using calibrate' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the device file (default: that of `--device this`)'
+complete -c torch-ir -n '_shtab_torch_ir_using calibrate' -l json -d 'print JSON'
 complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a completion -d 'Print a completion script for your shell.'
 complete -c torch-ir -n '_shtab_torch_ir_using completion' -s h -l help -d 'show this help message and exit'
 complete -c torch-ir -n '_shtab_torch_ir_using completion' -s q -l quiet -d 'show no progress and no notes'

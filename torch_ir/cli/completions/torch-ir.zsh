@@ -11,6 +11,7 @@
 _shtab_torch_ir_commands() {
   local _commands=(
     bench:'Time IR files against each other and against other runtimes.'
+    calibrate:'Measure this machine'"'"'s operators, to predict times.'
     check:'Check an IR file against the rules of the format.'
     compare:'Compare the dumps of another runtime with a golden pack.'
     completion:'Print a completion script for your shell.'
@@ -75,6 +76,22 @@ _shtab_torch_ir_bench_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_torch_ir_bench_defaults_added=0
 
+_shtab_torch_ir_calibrate_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
+  "--device[what to measure (default\: cpu)]:device:(cpu cuda)"
+  "--minutes[time for operators (default\: 5)]:N:"
+  "--threads[threads of the CPU (default\: torch\'s)]:N:"
+  "*--dtype[float32 or bfloat16\; repeatable (default\: float32 on a CPU, both on a GPU)]:DTYPE:"
+  "--no-compiler[do not measure runs of compiled code]"
+  {-o,--output}"[the device file (default\: that of \`--device this\`)]:FILE:_files"
+  "--json[print JSON]"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_torch_ir_calibrate_defaults_added=0
+
 _shtab_torch_ir_check_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
@@ -121,7 +138,7 @@ _shtab_torch_ir_convert_options=(
   "--functions[functions to keep in .onnx and .mlir files\: none, blocks (the default), or all, with fused operators]:WHICH:(none blocks all)"
   "--to[the simulator\: chakra, scale-sim, scale-sim-gemm, zigzag, timeloop\; chakra and timeloop write folders]:NAME:(chakra scale-sim scale-sim-gemm zigzag timeloop)"
   "*"{-d,--dim}"[a value for a symbolic size\; repeatable]:NAME=SIZE:"
-  "--device[chakra\: times for a device\: peak\=312TFLOPs,bw\=2.0TB\/s]:FIGURES:"
+  "--device[chakra\: times for a device\: peak\=312TFLOPs,bw\=2.0TB\/s, a published one such as H100, a device file, or \`this\`]:DEVICE:"
   "--replicas[chakra\: how many times all ranks run (default\: 1)]:N:"
   "--ranks[chakra\: also write the files of single ranks\: 0-7,12 or all]:LIST:"
   "--bits[zigzag\: bits of all operands (default\: those of dtypes)]:N:"
@@ -142,7 +159,8 @@ _shtab_torch_ir_cost_options=(
   "--depth[merge deeper modules into their ancestor at this depth]:N:"
   "--each-layer[show a row per layer, even if layers cost the same]"
   "--top[show this many rows and the sum of the others]:N:"
-  "--device[estimate times for a device such as peak\=312TFLOPs,bw\=2.0TB\/s]:FIGURES:"
+  "--device[estimate times for a device\: peak\=312TFLOPs,bw\=2.0TB\/s, a published one such as H100, a device file, or \`this\` machine once calibrated]:DEVICE:"
+  "--mode[how the graph runs on a calibrated device\: eager, executor (default) or compiled]:MODE:"
   "--function[report a function of the graph instead, such as decode]:NAME:"
   "--json[print JSON]"
   ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
@@ -437,7 +455,7 @@ _shtab_torch_ir_plan_options=(
   "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "--devices[number of devices]:N:"
   "--memory[memory of each device, such as 80GB]:BYTES:"
-  "--device[the device for time estimates\: peak\=312TFLOPs,bw\=2.0TB\/s]:FIGURES:"
+  "--device[the device for time estimates\: peak\=312TFLOPs,bw\=2.0TB\/s, a published one such as H100, a device file, or \`this\`]:DEVICE:"
   "--per-node[devices in a node (default\: 8)]:N:"
   "--link[bandwidth and latency within a node (default\: 100GB\/s,5us)]:LINK:"
   "--between[the same between nodes (default\: 25GB\/s,10us)]:LINK:"
@@ -545,7 +563,7 @@ _shtab_torch_ir_split_options=(
   "*--at[the module or node with which the next stage begins\; repeatable, in order]:NAME:"
   "--depth[nesting depth of the layer lists to cut between (default\: 1)]:N:"
   "--anywhere[cut between any two nodes]"
-  "--device[the device for time estimates\: peak\=312TFLOPs,bw\=2.0TB\/s]:FIGURES:"
+  "--device[the device for time estimates\: peak\=312TFLOPs,bw\=2.0TB\/s, a published one such as H100, a device file, or \`this\`]:DEVICE:"
   "*"{-d,--dim}"[a value for a symbolic size\; repeatable]:NAME=SIZE:"
   "--micro-batches[of a training step, for its memory (default\: one for each stage)]:N:"
   {-o,--output}"[where to write the pipeline (default\: report only)]:FILE:_files"
@@ -689,6 +707,7 @@ _shtab_torch_ir() {
       curcontext="${curcontext%:*:*}:_shtab_torch_ir-$line[1]:"
       case $line[1] in
         bench) _arguments -C -s $_shtab_torch_ir_bench_options ;;
+        calibrate) _arguments -C -s $_shtab_torch_ir_calibrate_options ;;
         check) _arguments -C -s $_shtab_torch_ir_check_options ;;
         compare) _arguments -C -s $_shtab_torch_ir_compare_options ;;
         completion) _arguments -C -s $_shtab_torch_ir_completion_options ;;

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, function_of, open_graph, sizes_of
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_sizes, add_verb, show, terminal_width
+from torch_ir.cli.verb import add_device, add_json, add_sizes, add_verb, show, terminal_width
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ model.json
 model.json --by op --top 5
 model.json --depth 2 --dim batch=8 --dim seq=512
 model.json --device 'peak=312TFLOPs,bw=2.0TB/s'
+model.json --device H100
+model.json --device this --mode compiled
 "hf:llama?num_hidden_layers=2" --by op
 llm.json --function decode --dim past=1024 --json
 """
@@ -33,15 +35,19 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument("--each-layer", action="store_true", help="show a row per layer, even if layers cost the same")
     parser.add_argument("--top", type=int, metavar="N", help="show this many rows and the sum of the others")
     add_sizes(parser, with_dim=False)
+    add_device(parser, "estimate times for a device: {}, or `this` machine once calibrated")
     parser.add_argument(
-        "--device", metavar="FIGURES", help="estimate times for a device such as peak=312TFLOPs,bw=2.0TB/s"
+        "--mode",
+        default="executor",
+        metavar="MODE",
+        help="how the graph runs on a calibrated device: eager, executor (default) or compiled",
     )
     parser.add_argument("--function", metavar="NAME", help="report a function of the graph instead, such as decode")
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.analysis import Roofline, cost_report
+    from torch_ir.analysis import cost_report, find_device
 
     if arguments.top is not None and arguments.top < 1:
         raise CommandError(f"--top must be at least 1, not {arguments.top}")
@@ -54,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         depth=arguments.depth,
         top=arguments.top,
         sizes=sizes_of(arguments),
-        device=arguments.device and Roofline.parse(arguments.device),
+        device=arguments.device and find_device(arguments.device),
+        mode=arguments.mode,
         fold=not arguments.each_layer,
     )
     show(arguments, report.to_dict, lambda: report.text(terminal_width()))

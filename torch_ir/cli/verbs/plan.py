@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.arguments.size_specs import parse_sizes
-from torch_ir.cli.verb import add_json, add_verb, load_checked, show, terminal_width
+from torch_ir.cli.verb import add_device, add_json, add_verb, load_checked, show, terminal_width
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
@@ -26,7 +26,7 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument("file", metavar="FILE", help="an IR file")
     parser.add_argument("--devices", type=int, required=True, metavar="N", help="number of devices")
     parser.add_argument("--memory", required=True, metavar="BYTES", help="memory of each device, such as 80GB")
-    parser.add_argument("--device", metavar="FIGURES", help="the device for time estimates: peak=312TFLOPs,bw=2.0TB/s")
+    add_device(parser, "the device for time estimates: {}, or `this`")
     parser.add_argument("--per-node", type=int, metavar="N", help="devices in a node (default: 8)")
     parser.add_argument("--link", metavar="LINK", help="bandwidth and latency within a node (default: 100GB/s,5us)")
     parser.add_argument("--between", metavar="LINK", help="the same between nodes (default: 25GB/s,10us)")
@@ -45,11 +45,11 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.analysis import Link, Roofline
+    from torch_ir.analysis import Link, find_device
     from torch_ir.planning import Cluster, find_plan
 
     given: dict[str, tuple[Callable[[Any], Any], Any]] = {
-        "device": (Roofline.parse, arguments.device),
+        "device": (find_device, arguments.device),
         "link": (Link.parse, arguments.link),
         "between": (Link.parse, arguments.between),
         "per_node": (int, arguments.per_node),

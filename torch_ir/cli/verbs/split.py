@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.arguments.size_specs import parse_sizes
-from torch_ir.cli.verb import add_json, add_verb, load_checked, save_graph, show, terminal_width
+from torch_ir.cli.verb import add_device, add_json, add_verb, load_checked, save_graph, show, terminal_width
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def add_parser(verbs: Verbs) -> None:
         "--depth", type=int, default=1, metavar="N", help="nesting depth of the layer lists to cut between (default: 1)"
     )
     parser.add_argument("--anywhere", action="store_true", help="cut between any two nodes")
-    parser.add_argument("--device", metavar="FIGURES", help="the device for time estimates: peak=312TFLOPs,bw=2.0TB/s")
+    add_device(parser, "the device for time estimates: {}, or `this`")
     parser.add_argument(
         "-d", "--dim", action="append", default=[], metavar="NAME=SIZE", help="a value for a symbolic size; repeatable"
     )
@@ -58,7 +58,7 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.analysis import Roofline
+    from torch_ir.analysis import find_device
     from torch_ir.ir.graph.training_parts import EXTENSION
     from torch_ir.pipeline import pipeline_report, split
     from torch_ir.pipeline.pipeline_parts import is_training_pipeline, stages_of
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     memory = None if arguments.memory is None else parse_bytes(arguments.memory)
     sizes = parse_sizes(arguments.dim)
-    device = TYPICAL if arguments.device is None else Roofline.parse(arguments.device)
+    device = TYPICAL if arguments.device is None else find_device(arguments.device)
     if arguments.parts and Path(arguments.parts).is_file():
         raise CommandError(f"{arguments.parts} is a file; --parts names a folder")
     if arguments.parts:

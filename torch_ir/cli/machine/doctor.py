@@ -20,7 +20,9 @@ _EXAMPLES = """
 draw onnx
 --json
 """
-_START = "import sys; sys.path[:] = sys.argv[2:]; from torch_ir.cli.doctor_checks import main; main(sys.argv[1])"
+_START = (
+    "import sys; sys.path[:] = sys.argv[2:]; from torch_ir.cli.machine.doctor_checks import main; main(sys.argv[1])"
+)
 _PAUSE = 0.02  # seconds
 _TOGETHER = 4  # checks that run at once
 Finding = dict[str, str]
@@ -36,7 +38,7 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.cli.doctor_checks import CHECKUPS
+    from torch_ir.cli.machine.doctor_checks import CHECKUPS
 
     for name in arguments.names:
         if name not in CHECKUPS:
@@ -77,7 +79,7 @@ def _run_check(name: str, seconds: float, children: set[subprocess.Popen[str]]) 
     import sys
     from subprocess import TimeoutExpired
 
-    from torch_ir.cli.doctor_checks import CHECKUPS
+    from torch_ir.cli.machine.doctor_checks import CHECKUPS
 
     command = [sys.executable, "-c", _START, name, *sys.path]
     try:

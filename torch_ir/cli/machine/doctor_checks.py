@@ -230,7 +230,7 @@ def _reinstall() -> str:
     try:
         source = json.loads(distribution("torch-ir").read_text("direct_url.json") or "{}")
     except PackageNotFoundError:
-        source = {"url": Path(__file__).parents[2].as_uri(), "dir_info": {"editable": True}}
+        source = {"url": Path(__file__).parents[3].as_uri(), "dir_info": {"editable": True}}
     option = "-e " if source.get("dir_info", {}).get("editable") else ""
     return f"pip install --force-reinstall --no-deps {option}{shlex.quote(source.get('url', 'torch-ir'))}"
 

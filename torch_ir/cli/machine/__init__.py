@@ -1,0 +1,1 @@
+"""The commands about this machine: its installation, and its speed."""

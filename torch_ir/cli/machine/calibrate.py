@@ -1,0 +1,84 @@
+"""`torch-ir calibrate`: measure the operators of this machine, for `cost --device this`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import add_json, add_verb, show
+from torch_ir.errors import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    from torch_ir.analysis import Calibration
+    from torch_ir.cli.verb import Verbs
+    from torch_ir.ir import IR
+
+_EXAMPLES = """
+
+--device cuda
+--threads 1 --minutes 10 -o cpu.json
+--dtype float32 --dtype bfloat16
+"""
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "calibrate", "measure this machine's operators, to predict times", _EXAMPLES, run)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to measure (default: cpu)")
+    parser.add_argument("--minutes", type=float, default=5.0, metavar="N", help="time for operators (default: 5)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of the CPU (default: torch's)")
+    parser.add_argument(
+        "--dtype",
+        action="append",
+        default=[],
+        metavar="DTYPE",
+        help="float32 or bfloat16; repeatable (default: float32 on a CPU, both on a GPU)",
+    )
+    parser.add_argument("--no-compiler", action="store_true", help="do not measure runs of compiled code")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the device file (default: that of `--device this`)")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.threads is not None and arguments.threads < 1:
+        raise CommandError(f"--threads must be at least 1, not {arguments.threads}")
+    from torch_ir.analysis import save_device
+    from torch_ir.analysis.devices.device_file import device_path
+    from torch_ir.calibration import calibrate
+    from torch_ir.run.benchmark import threads
+
+    with threads(arguments.threads):
+        found = calibrate(
+            arguments.device,
+            minutes=arguments.minutes,
+            dtypes=arguments.dtype,
+            compiled=None if arguments.no_compiler else _compiling(arguments.device),
+            progress=show_progress,
+        )
+    path = arguments.output or str(device_path(arguments.device))
+    save_device(found, path)
+    show(arguments, lambda: {"file": path, **_facts(found)}, lambda: _text(found, path))
+    return 0
+
+
+def _compiling(device: str) -> Callable[[IR, Mapping[str, Tensor]], Callable[..., Any]]:
+    from torch_ir.backends import compile
+
+    return lambda ir, weights: compile(ir, weights, verify=False, device=device)
+
+
+def _facts(found: Calibration) -> dict[str, Any]:
+    names = ("name", "kind", "threads", "torch", "peak", "bandwidth", "cache")
+    return {**{name: getattr(found, name) for name in names}, "grids": len(found.grids)}
+
+
+def _text(found: Calibration, path: str) -> str:
+    from torch_ir.analysis.cost_model.table_text import human, plural
+
+    figures = f"{human(round(found.peak), 'FLOP/s')}, {human(round(found.bandwidth), 'B/s')}"
+    measured = f"{plural(len(found.grids), 'grid')}, {plural(found.threads, 'thread')}"
+    return f"{found.name}: {figures} at best; {measured} -> {path}"
