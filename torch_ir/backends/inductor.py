@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, fx
 
 from torch_ir.backends.cuda_graph import recorded, recorded_on
-from torch_ir.backends.decode_attention import with_decode_attention
+from torch_ir.backends.gpu.decode_attention import with_decode_attention
+from torch_ir.backends.gpu.row_product import with_row_products
 from torch_ir.backends.table import Run, register_backend
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta, evaluate
@@ -52,7 +53,7 @@ def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     if device.type == "cpu" and HAS_MKLDNN:
         graph, _ = optimize(graph, passes=("winograd",))
     if device.type == "cuda":
-        graph = with_decode_attention(graph)
+        graph = with_row_products(with_decode_attention(graph))
     module = _module(graph, fit_weights(graph, values, {}))
     if graph.symbols:
         return _Code(graph, Versions(graph, module).run, device)

@@ -6,7 +6,6 @@ Importing this module imports the compiler, which takes seconds: import it only 
 from __future__ import annotations
 
 import logging
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -64,10 +63,6 @@ class _OneDNN(CustomGraphPass):
 _OPTIONS: dict[str, Any] = {"freezing": True, "fallback_random": True}  # random numbers are those of eager
 if HAS_MKL and HAS_MKLDNN:
     _OPTIONS["post_grad_custom_pre_pass"] = _OneDNN()
-
-# options for products of one row with a matrix, on a GPU: they become tuned reductions, near the speed of the memory
-_ROW_OPTIONS: dict[str, Any] = {"coordinate_descent_tuning": True}
-_LEAST_WEIGHTS = 1 << 20  # of a matrix whose product is worth tuning
 
 
 @dataclass
@@ -127,7 +122,7 @@ def compiled(ir: IR, module: fx.GraphModule, values: Sequence[Any]) -> Version:
     fixed = [_fixed(value) for value in given]
     with private_inductor(), torch.no_grad(), _quiet(), _packed_shapes():
         try:
-            call = inductor_compile(module, given, options=_OPTIONS | (_ROW_OPTIONS if _has_row_products(ir) else {}))
+            call = inductor_compile(module, given, options=_OPTIONS)
         except Exception as error:  # any error of the compiler
             raise ExecutionError(f"inductor cannot compile {_failure(error, ir)}") from error
     return Version(call, fixed, sizes, sizes.produce_guards_expression(given))
@@ -150,19 +145,6 @@ def _fixed(value: Any) -> Any:
     if isinstance(value, Tensor):
         return tuple(map(_fixed, value.shape))
     return None if isinstance(value, torch.SymInt) else value
-
-
-def _has_row_products(ir: IR) -> bool:
-    """Whether a graph on a GPU multiplies one row with large matrices, as decode at batch 1 does."""
-    if not ir.device.startswith("cuda"):
-        return False
-    linears = (node for node in ir.nodes if node.op_type == "aten.linear.default")
-    return any(
-        math.prod(size for size in node["input"].shape[:-1] if size != 1) == 1
-        and math.prod(node["weight"].shape) >= _LEAST_WEIGHTS
-        for node in linears
-        if node["input"].is_static and node["weight"].is_static
-    )
 
 
 @contextmanager

@@ -30,7 +30,7 @@ def _reference(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, s
 
 
 def _on_gpu(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    from torch_ir.backends.decode_attention_kernel import launch
+    from torch_ir.backends.gpu.decode_attention_kernel import launch
 
     return launch(query, key, value, mask, scale)
 
