@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ def compile(
     graph, state = stateless(better, shown, in_place=found.in_place)
     run = found.prepare(graph, {_key(param): value for param, value in values.items() if param not in state})
     buffers = {param: values[param].clone() for param in state}
-    compiled = Compiled(better, backend, run, buffers, in_place=found.in_place)
+    compiled = Compiled(better, backend, run, buffers, [target.name for target, _ in graph.mutations])
     if verify and place is not None:
         ir, given = placed(ir, place), {key: loaded(value, place) for key, value in given.items()}
     if verify:
@@ -99,20 +99,19 @@ def _data_dependent(ir: IR) -> list[Symbol]:
 class Compiled:
     """A callable with the model's signature; it keeps the buffers and writes to inputs like the model.
 
-    `graph` is the graph that runs. With `in_place`, `run` itself writes to the inputs that the graph changes.
+    `graph` is the graph that runs; `run` itself writes to the inputs named in `written`.
     """
 
     def __init__(
-        self, graph: IR, backend: str, run: Run, state: Mapping[TensorMeta, Tensor], *, in_place: bool = False
+        self, graph: IR, backend: str, run: Run, state: Mapping[TensorMeta, Tensor], written: Collection[str] = ()
     ) -> None:
         self.graph = graph
         self._backend = backend
         self._run = run
         self._state = dict(state)
         self._targets = [target for target, _ in graph.mutations]
-        written = set(graph.graph_inputs) & set(self._targets) if in_place else set()
-        self._written = [index for index, tensor in enumerate(graph.graph_inputs) if tensor in written]
-        self._returned = [target for target in self._targets if target not in written]  # `run` returns the new values
+        self._written = [index for index, tensor in enumerate(graph.graph_inputs) if tensor.name in written]
+        self._returned = [target for target in self._targets if target.name not in written]  # `run` returns new values
         self._shown = _data_dependent(graph)
 
     @property
@@ -160,7 +159,7 @@ class Compiled:
         read_sizes(self.graph, values)
         refuse_shared_memory(self.graph, self._targets, values, map(self._state.get, self.graph.params))
         bind = getattr(self._run, "bound", None)
-        if bind is None or self._state or self._shown:
+        if bind is None or self._returned or self._shown:
             return lambda: self.run(values)
         with NeutralState():
             run: Callable[[], Sequence[Any]] = bind(values)
@@ -187,11 +186,12 @@ class Compiled:
         """Write to the inputs that the model changes, and store its buffers, copied if the caller has their memory."""
         inputs = dict(zip(self.graph.graph_inputs, values, strict=True))
         held = {dense_memory_key(value) for value in (*values, *outputs)} if changed else set()
-        for target, new in zip(self._returned, changed, strict=True):
+        kept = [new.clone() if dense_memory_key(new) in held else new for new in changed]
+        for target, new in zip(self._returned, kept, strict=True):
             if target in inputs:
                 inputs[target].copy_(new)
             else:
-                self._state[target] = new.clone() if dense_memory_key(new) in held else new
+                self._state[target] = new
 
 
 def _size(symbol: Symbol, value: Any, known: Sizes) -> Number:

@@ -14,25 +14,36 @@ from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import OpOverload, dense_memory_key, schema_of
 
 
+def separate_changes(ir: IR) -> list[tuple[TensorMeta, TensorMeta]]:
+    """Return the inputs that a graph changes, with their new values, which share memory with no input or other result.
+
+    Only these may be written before the graph has returned.
+    """
+    memories = [memory_of(tensor, ir.functions) for tensor in ir.returns.inputs]
+    if any(memory is None for memory in memories):
+        return []
+    returned = Counter(tensor for memory in memories for tensor in memory or ())
+    given = {*ir.graph_inputs, *ir.params}
+    found = dict(zip(ir.returns.inputs, memories, strict=True))
+    return [
+        (target, value)
+        for target, value in ir.mutations
+        if target.param is None and all(returned[each] == 1 and each not in given for each in found[value] or ())
+    ]
+
+
 def input_updates(ir: IR) -> dict[OpNode, OpOverload]:
     """Map nodes that compute the new value of an input to operators that write it into the input itself.
 
-    `cache := index_copy(cache, ...)` becomes `index_copy_`, if nothing else reads the old value and no output of the
-    graph shares memory with the new one.
+    `cache := index_copy(cache, ...)` becomes `index_copy_`, if nothing else reads the old value.
     """
     found: dict[OpNode, OpOverload] = {}
-    given = set(ir.graph_inputs)
-    memories = [memory_of(tensor, ir.functions) for tensor in ir.returns.inputs]
-    if any(memory is None for memory in memories):
-        return found
-    returned = Counter(tensor for memory in memories for tensor in memory or ())
-    for target, value in ir.mutations:
+    for target, value in separate_changes(ir):
         node = value.producer
-        if node is None or target not in given or not node.inputs or node.inputs[0] is not target:
-            continue
-        operator = _in_place_variant(node)
-        if operator is not None and len(target.consumers) == 1 and returned[value] == 1:
-            found[node] = operator
+        if node is not None and node.inputs and node.inputs[0] is target and len(target.consumers) == 1:
+            operator = _in_place_variant(node)
+            if operator is not None:
+                found[node] = operator
     return found
 
 
