@@ -2,8 +2,8 @@
 
 python -m benchmarks.llm_speed [--device cuda] [--dtype bfloat16] [--only NAME ...] [--layers 16] [--json FILE]
 
-Weights are random, and all contestants have the same. Each generates greedily after the same prompt, with a static cache,
-and takes its turn in every round. A round is timed from the end of prefill to the last token. It needs torch and
+Weights are random, and all contestants have the same. Each generates greedily after the same prompt, with a static
+cache, and takes its turn in every round. A round is timed from the end of prefill to the last token. It needs torch and
 transformers.
 """
 
@@ -45,7 +45,8 @@ def main() -> None:
     )
     torch.manual_seed(0)
     with _default(DTYPES[options.dtype]), torch.device(options.device):
-        model = LlamaForCausalLM(config).eval()
+        model: Any = LlamaForCausalLM
+        model = model(config).eval()
         prompt = torch.randint(0, options.vocabulary, (1, options.prompt))
     found: dict[str, Any] = {}
     racing: dict[str, Tokens] = {}
@@ -66,7 +67,8 @@ def main() -> None:
             found[name]["ms"].append(run(options.tokens)[1] / (options.tokens - 1) * 1000)
     for name, entry in found.items():
         if "ms" in entry:
-            print(f"{name}: {statistics.median(entry['ms']):.3f} ms a token ({min(entry['ms']):.3f}-{max(entry['ms']):.3f})")
+            ms = entry["ms"]
+            print(f"{name}: {statistics.median(ms):.3f} ms a token ({min(ms):.3f}-{max(ms):.3f})")
     if options.profile and "ours" in racing:
         print(_profile(racing["ours"]))
     if options.json:
@@ -108,16 +110,17 @@ def max_autotune(model: Any, prompt: Tensor, options: argparse.Namespace) -> Tok
 
 
 def coordinate_descent(model: Any, prompt: Tensor, options: argparse.Namespace) -> Tokens:
-    settings = {"triton.cudagraphs": True, "coordinate_descent_tuning": True}
+    settings: dict[str, Any] = {"triton.cudagraphs": True, "coordinate_descent_tuning": True}
     return _static(model, prompt, options, lambda step: torch.compile(step, options=settings, fullgraph=True))
 
 
 def _static(model: Any, prompt: Tensor, options: argparse.Namespace, compiled: Callable[[Any], Any]) -> Tokens:
     """Decode with the model itself and its static cache, the choice of the token included."""
-    cache = StaticCache(config=model.config, max_cache_len=options.cache)
+    cache: Any = StaticCache(config=model.config, max_cache_len=options.cache)
 
     def step(token: Tensor) -> Tensor:
-        return model(input_ids=token, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
+        chosen: Tensor = model(input_ids=token, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
+        return chosen
 
     fast = compiled(step)
 

@@ -134,6 +134,8 @@ def test_a_bound_call_repeats_on_the_same_tensors(backend: str) -> None:
 class Counting(nn.Module):
     """Changes an input and a buffer."""
 
+    calls: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("calls", torch.zeros(()))

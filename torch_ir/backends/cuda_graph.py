@@ -69,7 +69,9 @@ def _recording(call: Call, values: Sequence[Any], written: Sequence[int]) -> Cal
     return replay
 
 
-def _record(call: Call, spare: Sequence[Any], values: Sequence[Any]) -> tuple[torch.cuda.CUDAGraph, Sequence[Any]] | None:
+def _record(
+    call: Call, spare: Sequence[Any], values: Sequence[Any]
+) -> tuple[torch.cuda.CUDAGraph, Sequence[Any]] | None:
     """Return a recording of the call on `values` and its results, after calls on `spare`; None if it fails."""
     beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not annotate it
     beside.wait_stream(torch.cuda.current_stream())

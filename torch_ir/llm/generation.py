@@ -96,7 +96,8 @@ class Steps:
         if self.takes_positions and positions is None:
             raise ExecutionError("pass position_ids; torch_ir.llm.prompt_positions(model, inputs) returns them")
         output = self.prefill(**inputs)
-        cache, mask = {**inputs.get("cache", {}), **output.get("cache", {})}, inputs.get("attention_mask")
+        kept: Any = inputs.get(CACHE, {})  # by prefill, in place
+        cache, mask = {**kept, **output.get(CACHE, {})}, inputs.get("attention_mask")
         yield output["logits"][:, -1:]
         for position in range(taken, taken + count - 1):
             step = {self.token: output["logits"][:, -1:].argmax(-1), "cache": cache}
@@ -108,7 +109,7 @@ class Steps:
             if mask is not None:
                 step["attention_mask"] = self._mask(mask, position)
             output = self.decode(**step)
-            cache |= output.get("cache", {})
+            cache |= output.get(CACHE, {})
             yield output["logits"][:, -1:]
 
     def prefill_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -62,9 +62,9 @@ class IRExecutor:
 
     The caller's tensors are not written to. Buffers that the model changes are kept between runs, as in the model;
     `state` returns them. With `in_place`, inputs that the graph changes (`ir.mutations`) are written to, without a copy
-    where their old value is not read any more. `watch` is called with every value that a node makes. A run that would need more than
-    `limits.memory_bytes`, by the sizes that the graph declares, is refused. A sharded graph needs the `mesh` that this
-    process is a rank of; whole weights are sharded for the rank, and only its pieces of files are read.
+    where their old value is not read any more. `watch` is called with every value that a node makes. A run that would
+    need more than `limits.memory_bytes`, by the sizes that the graph declares, is refused. A sharded graph needs the
+    `mesh` that this process is a rank of; whole weights are sharded for it, and only its pieces of files are read.
     """
 
     def __init__(

@@ -68,7 +68,8 @@ def _fits(node: OpNode) -> bool:
         return False
     batch, heads, count, width = query.shape
     is_attention = count == 1 and key.shape == value.shape and key.shape[0] == batch and heads % key.shape[1] == 0
-    if not is_attention or key.shape[1] != heads and not node.get("enable_gqa") or width > _WIDEST:
+    is_shared = key.shape[1] != heads and not node.get("enable_gqa")  # by other rules than those of groups
+    if not is_attention or is_shared or width > _WIDEST:
         return False
     if mask is None:
         return True

@@ -38,12 +38,12 @@ def launch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
         key.stride(0), key.stride(1), key.stride(2), key.stride(3),
         value.stride(0), value.stride(1), value.stride(2), value.stride(3),
         *steps,
-        PAIRS=pairs, GROUP=heads // pairs, ROWS=rows, WIDTH=width, COLUMNS=columns, KEYS=_KEYS, EACH=each, KIND=kind,
-        EXACT=query.dtype is torch.float32, num_warps=4,
+        pairs=pairs, group=heads // pairs, rows=rows, width=width, columns=columns, keys=_KEYS, each=each, kind=kind,
+        num_warps=4,
     )  # fmt: skip
     _sum[(batch * heads,)](
         sums, scores[0], scores[1], result, parts,
-        GROUP=heads // pairs, ROWS=rows, WIDTH=width, COLUMNS=columns, PARTS=triton.next_power_of_2(parts),
+        group=heads // pairs, rows=rows, width=width, columns=columns, padded=triton.next_power_of_2(parts),
         num_warps=4 if parts * width > 1024 else 1,
     )  # fmt: skip
     return result
@@ -51,32 +51,32 @@ def launch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _part(
-    query, key, value, mask, sums, tops, totals, scale, length,
-    query_batch, query_head, query_step,
-    key_batch, key_head, key_place, key_step,
-    value_batch, value_head, value_place, value_step,
-    mask_batch, mask_place,
-    PAIRS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
-    KEYS: tl.constexpr, EACH: tl.constexpr, KIND: tl.constexpr, EXACT: tl.constexpr,
-):  # fmt: skip
+    query: Any, key: Any, value: Any, mask: Any, sums: Any, tops: Any, totals: Any, scale: Any, length: Any,
+    query_batch: Any, query_head: Any, query_step: Any,
+    key_batch: Any, key_head: Any, key_place: Any, key_step: Any,
+    value_batch: Any, value_head: Any, value_place: Any, value_step: Any,
+    mask_batch: Any, mask_place: Any,
+    pairs: tl.constexpr, group: tl.constexpr, rows: tl.constexpr, width: tl.constexpr, columns: tl.constexpr,
+    keys: tl.constexpr, each: tl.constexpr, kind: tl.constexpr,
+) -> None:  # fmt: skip
     """Attend to one part of the cache for the heads that share keys: the maximum, the total and the weighted sum."""
     pair = tl.program_id(0)
     part = tl.program_id(1)
-    batch = (pair // PAIRS).to(tl.int64)
-    head = (pair % PAIRS).to(tl.int64)
-    row = tl.arange(0, ROWS)
-    column = tl.arange(0, COLUMNS)
-    is_row = row[:, None] < GROUP
-    is_column = column[None, :] < WIDTH
-    places = query + batch * query_batch + (head * GROUP + row[:, None]) * query_head + column[None, :] * query_step
+    batch = (pair // pairs).to(tl.int64)
+    head = (pair % pairs).to(tl.int64)
+    row = tl.arange(0, rows)
+    column = tl.arange(0, columns)
+    is_row = row[:, None] < group
+    is_column = column[None, :] < width
+    places = query + batch * query_batch + (head * group + row[:, None]) * query_head + column[None, :] * query_step
     q = tl.load(places, mask=is_row & is_column, other=0.0)
-    top = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    mixed = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for block in range(EACH):
-        place = (part * EACH + block) * KEYS + tl.arange(0, KEYS)
+    top = tl.full([rows], float("-inf"), tl.float32)
+    total = tl.zeros([rows], tl.float32)
+    mixed = tl.zeros([rows, columns], tl.float32)
+    for block in range(each):
+        place = (part * each + block) * keys + tl.arange(0, keys)
         is_place = place < length
-        if KIND == 1:
+        if kind == 1:
             seen = tl.load(mask + batch * mask_batch + place * mask_place, mask=is_place, other=0)
             is_place = is_place & (seen != 0)
         if tl.max(is_place.to(tl.int32), 0) > 0:
@@ -85,11 +85,8 @@ def _part(
             k = tl.load(start + place[:, None] * key_place + column[None, :] * key_step, mask=inside, other=0.0)
             start = value + batch * value_batch + head * value_head
             v = tl.load(start + place[:, None] * value_place + column[None, :] * value_step, mask=inside, other=0.0)
-            if EXACT:
-                s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-            else:
-                s = tl.dot(q, tl.trans(k)) * scale
-            if KIND == 2:
+            s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+            if kind == 2:
                 shift = tl.load(mask + batch * mask_batch + place * mask_place, mask=is_place, other=0.0)
                 s += shift[None, :].to(tl.float32)
             s = tl.where(is_place[None, :], s, float("-inf"))
@@ -98,32 +95,29 @@ def _part(
             weight = tl.exp(s - safe[:, None])
             decay = tl.exp(top - safe)
             total = total * decay + tl.sum(weight, 1)
-            if EXACT:
-                mixed = mixed * decay[:, None] + tl.dot(weight, v, input_precision="ieee")
-            else:
-                mixed = mixed * decay[:, None] + tl.dot(weight.to(v.dtype), v)
+            mixed = mixed * decay[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
             top = new
-    first = (pair * tl.num_programs(1) + part) * ROWS + row
+    first = (pair * tl.num_programs(1) + part) * rows + row
     tl.store(tops + first, top)
     tl.store(totals + first, total)
-    tl.store(sums + first[:, None] * WIDTH + column[None, :], mixed, mask=is_row & is_column)
+    tl.store(sums + first[:, None] * width + column[None, :], mixed, mask=is_row & is_column)
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _sum(
-    sums, tops, totals, result, parts,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr,
-):  # fmt: skip
+    sums: Any, tops: Any, totals: Any, result: Any, parts: Any,
+    group: tl.constexpr, rows: tl.constexpr, width: tl.constexpr, columns: tl.constexpr, padded: tl.constexpr,
+) -> None:  # fmt: skip
     """Add the parts of one head, each scaled by its maximum."""
     head = tl.program_id(0)
-    part = tl.arange(0, PARTS)
-    column = tl.arange(0, COLUMNS)
-    at = ((head // GROUP) * parts + part) * ROWS + head % GROUP
+    part = tl.arange(0, padded)
+    column = tl.arange(0, columns)
+    at = ((head // group) * parts + part) * rows + head % group
     top = tl.load(tops + at, mask=part < parts, other=float("-inf"))
     best = tl.max(top, 0)
     scale = tl.exp(top - tl.where(best == float("-inf"), 0.0, best))
     total = tl.sum(tl.load(totals + at, mask=part < parts, other=0.0) * scale, 0)
-    inside = (part < parts)[:, None] & (column < WIDTH)[None, :]
-    mixed = tl.load(sums + at[:, None] * WIDTH + column[None, :], mask=inside, other=0.0)
+    inside = (part < parts)[:, None] & (column < width)[None, :]
+    mixed = tl.load(sums + at[:, None] * width + column[None, :], mask=inside, other=0.0)
     out = tl.sum(mixed * scale[:, None], 0) / total
-    tl.store(result + head * WIDTH + column, out, mask=column < WIDTH)
+    tl.store(result + head * width + column, out, mask=column < width)

@@ -51,15 +51,10 @@ def compile(
     check_servable(ir)
     place = find_device(device)
     ir = _with_batch(ir, batch)
-    if CACHE not in keyword_inputs_of(ir):
+    if not keyword_inputs(ir, CACHE):
         ir = cache_in_place(ir)
     held = {key: loaded(value, place).detach() for key, value in weights_for([ir], weights_from(weights)).items()}
     return CompiledLLM(ir, held, place, backend, level)
-
-
-def keyword_inputs_of(ir: IR) -> list[str]:
-    """Return the names of the keyword arguments of prefill."""
-    return [str(key) for key in ir.input_tree.items[1].keys]
 
 
 def _with_batch(ir: IR, batch: int | None) -> IR:
@@ -77,7 +72,9 @@ class CompiledLLM:
     `steps` are compiled on first use, except for greedy ones.
     """
 
-    def __init__(self, ir: IR, weights: Mapping[str, Tensor], device: torch.device, backend: str, level: str | None) -> None:
+    def __init__(
+        self, ir: IR, weights: Mapping[str, Tensor], device: torch.device, backend: str, level: str | None
+    ) -> None:
         self._decode, self._weights = decode_graph(ir), weights
         self._options: dict[str, Any] = {"backend": backend, "level": level, "device": device, "verify": False}
         self._device = device
@@ -108,7 +105,9 @@ class CompiledLLM:
         _log.info("compiling prefill", extra={"graph": True})
         graph = prefill_graph(ir)
         self._prefill = compile_graph(graph, weights_read(graph, weights), **self._options)
-        self._first(torch.zeros(self.sizes.batch, min(max(self.sizes.shortest, 8), self.sizes.longest), dtype=torch.int64))
+        self._first(
+            torch.zeros(self.sizes.batch, min(max(self.sizes.shortest, 8), self.sizes.longest), dtype=torch.int64)
+        )
         self._step(False)
 
     def generate(
@@ -136,7 +135,7 @@ class CompiledLLM:
         step, taken = self._begin(request), request.prompt.shape[1]
         for _ in range(max_new_tokens - 1):
             step()
-        return self._tokens[:, taken : taken + max_new_tokens].cpu()
+        return self._tokens[:, taken : taken + max_new_tokens].to("cpu", copy=True)
 
     def stream(
         self,
@@ -187,8 +186,8 @@ class CompiledLLM:
     def _first(self, prompt: Tensor) -> Tensor:
         """Fill the cache from a prompt; return the logits of its last token."""
         self._position.fill_(prompt.shape[1])
-        (logits,) = self._prefill.run([prompt.to(self._device), *self._cache.values()])
-        return logits
+        outputs: tuple[Tensor, ...] = self._prefill.run([prompt.to(self._device), *self._cache.values()])
+        return outputs[0]
 
     def _step(self, do_sample: bool) -> tuple[IRExecutor, Callable[[], Any]]:
         """Return the choice alone, for the first token, and a step of decode with it."""

@@ -33,14 +33,14 @@ def _reader(tokens: Tensor) -> Callable[[int], Callable[[], Tensor]]:
     """Return a function that starts to copy a column, and returns a function that waits for the copy."""
     if not tokens.is_cuda:
         return lambda column: tokens[:, column].clone
-    beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not annotate it
+    beside = torch.cuda.Stream()
 
     def start(column: int) -> Callable[[], Tensor]:
         copy = torch.empty(tokens.shape[0], dtype=tokens.dtype, pin_memory=True)
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):
             copy.copy_(tokens[:, column], non_blocking=True)
-            done = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch does not annotate it
+            done = torch.cuda.Event()
             done.record()
 
         def wait() -> Tensor:

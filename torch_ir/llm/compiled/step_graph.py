@@ -56,9 +56,7 @@ def step_graph(decode: IR, choice: IR) -> IR:
     names = [tensor.name for tensor in choice.graph_inputs]
     operands = [{**known, **extra}[name] for name in names]
     function = fresh(_CHOICE, Names(graph.functions))
-    node = OpNode(
-        fresh(_CHOICE, taken), CALL, operands, chosen, args=names, attrs={"function": FunctionRef(function)}
-    )
+    node = OpNode(fresh(_CHOICE, taken), CALL, operands, chosen, args=names, attrs={"function": FunctionRef(function)})
     graph.functions[function] = choice.clone()
     graph.graph_inputs += extra.values()
     graph.nodes += [following, node]
