@@ -37,7 +37,7 @@ ROOMS = {
     "pipeline": {"errors", "ir", "ops", "analysis", "run", "verify", "sharding"},
     "planning": {"errors", "ir", "ops", "analysis", "sharding", "pipeline"},
     "golden": {"errors", "ir", "ops", "run", "verify"},
-    "llm": {"errors", "ir", "ops", "capture", "analysis", "run"},
+    "llm": {"errors", "ir", "ops", "capture", "analysis", "run", "backends"},
     "passes": {"errors", "ir", "ops", "rewrite", "analysis", "run"},
     "quantization": {"errors", "ir", "formats", "ops", "rewrite", "analysis", "passes", "run"},
     "backends": {"errors", "escaping", "ir", "ops", "rewrite", "analysis", "passes", "run", "targets"},
