@@ -47,7 +47,9 @@ def _groups(g: Builder, node: OpNode, x: TensorMeta, restored: OpNode, bias: Ten
     shifted = g.op("aten.add.Scalar", self=g.op("aten.to.dtype", self=values, dtype=Dtype("int32")), other=8)
     packed = g.op("aten._convert_weight_to_int4pack_for_cpu.default", self=shifted, innerKTiles=1)
     zeros = g.op("aten.zeros_like.default", self=scales)
-    both = g.op("aten.permute.default", self=g.op("aten.stack.default", tensors=[scales, zeros], dim=-1), dims=[1, 0, 2])
+    both = g.op(
+        "aten.permute.default", self=g.op("aten.stack.default", tensors=[scales, zeros], dim=-1), dims=[1, 0, 2]
+    )
     both = g.op("aten.contiguous.default", self=both)
     product = "aten._weight_int4pack_mm_for_cpu.default"
     made = g.op(product, self=_rows(g, x), mat2=packed, qGroupSize=group, qScaleAndZeros=both)
@@ -61,9 +63,7 @@ def _channels(g: Builder, node: OpNode, x: TensorMeta, restored: OpNode, bias: T
         return why
     if restored["axis"] != 0 or restored["input"].dtype != "int8" or not g.is_weight(restored["input"]):
         return "its weight is not of int8 with one scale for each row"
-    made = g.op(
-        "aten._weight_int8pack_mm.default", self=_rows(g, x), mat2=restored["input"], scales=restored["scales"]
-    )
+    made = g.op("aten._weight_int8pack_mm.default", self=_rows(g, x), mat2=restored["input"], scales=restored["scales"])
     return _finished(g, node, made, bias)
 
 

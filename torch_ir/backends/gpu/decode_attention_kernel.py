@@ -50,15 +50,15 @@ def launch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def _part(
-    query: Any, key: Any, value: Any, mask: Any, sums: Any, tops: Any, totals: Any, scale: Any, length: Any,
-    query_batch: Any, query_head: Any, query_step: Any,
-    key_batch: Any, key_head: Any, key_place: Any, key_step: Any,
-    value_batch: Any, value_head: Any, value_place: Any, value_step: Any,
-    mask_batch: Any, mask_place: Any,
+def _part(  # type: ignore[no-untyped-def]  # Triton reads annotations as values
+    query, key, value, mask, sums, tops, totals, scale, length,
+    query_batch, query_head, query_step,
+    key_batch, key_head, key_place, key_step,
+    value_batch, value_head, value_place, value_step,
+    mask_batch, mask_place,
     pairs: tl.constexpr, group: tl.constexpr, rows: tl.constexpr, width: tl.constexpr, columns: tl.constexpr,
     keys: tl.constexpr, each: tl.constexpr, kind: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Attend to one part of the cache for the heads that share keys: the maximum, the total and the weighted sum."""
     pair = tl.program_id(0)
     part = tl.program_id(1)
@@ -104,10 +104,10 @@ def _part(
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def _sum(
-    sums: Any, tops: Any, totals: Any, result: Any, parts: Any,
+def _sum(  # type: ignore[no-untyped-def]  # as above
+    sums, tops, totals, result, parts,
     group: tl.constexpr, rows: tl.constexpr, width: tl.constexpr, columns: tl.constexpr, padded: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Add the parts of one head, each scaled by its maximum."""
     head = tl.program_id(0)
     part = tl.arange(0, padded)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton  # type: ignore[import-not-found,unused-ignore]  # part of torch for GPUs
 import triton.language as tl  # type: ignore[import-not-found,unused-ignore]
 from torch import Tensor
@@ -35,11 +33,11 @@ def launch(row: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
 
 @triton.autotune(configs=_CONFIGS, key=["count", "width"])  # type: ignore[untyped-decorator,unused-ignore]
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def _product(
-    row: Any, matrix: Any, bias: Any, result: Any,
+def _product(  # type: ignore[no-untyped-def]  # Triton reads annotations as values
+    row, matrix, bias, result,
     count: tl.constexpr, width: tl.constexpr, has_bias: tl.constexpr,
     rows: tl.constexpr, columns: tl.constexpr, unrolled: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Multiply in float32; sums over columns are added up only at the end."""
     at = tl.program_id(0) * rows + tl.arange(0, rows)
     column = tl.arange(0, columns)
