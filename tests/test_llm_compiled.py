@@ -4,19 +4,22 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from tests.architectures import architectures
-from torch_ir import IR, ExecutionError, ExportError, optimize
+from torch_ir import IR, ExecutionError, ExportError, extract_ir, optimize
 from torch_ir.backends.gpu.decode_attention import with_decode_attention
 from torch_ir.backends.gpu.row_product import with_row_products
+from torch_ir.backends.packed_products import with_packed_products
 from torch_ir.errors import CommandError
 from torch_ir.llm import CompiledLLM, cache_in_place, cache_map, compile, extract_llm, generate
 from torch_ir.llm.cache_layout import CACHE, keyword_inputs
 from torch_ir.llm.compiled.token_choice import Greedy, Sampled, candidates
+from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.quantization import quantize
 from torch_ir.run import IRExecutor
+from torch_ir.run.binding import bind
 
 NAMES = ("llama", "mixtral", "gemma", "gpt2", "qwen2")
 TOKENS, LENGTH = 8, 32
@@ -243,23 +246,33 @@ def test_graphs_that_cannot_be_served_are_refused(llama: Any, graphs: IR) -> Non
 # -- operators for a GPU ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_decode_with_the_operators_for_a_gpu(name: str) -> None:
-    """Their definition, which other devices run, equals the operators that they replace."""
-    model = build(name)
-    ir = extract_llm(model.config, cache_length=LENGTH, batch=1, weight_layout="model")
-    decode, _ = optimize(ir.functions["decode"], "full")
-    rewritten = with_decode_attention(decode)
-    assert any(node.op_type == "torch_ir.decode_attention.default" for node in rewritten.nodes)
+ATTENTION = """
+graph Attention(q: bfloat16[2, 8, 1, 16], k: bfloat16[2, 2, 40, 16], v: bfloat16[2, 2, 40, 16], m: bool[2, 1, 1, 40]) {
+  y: bfloat16[2, 8, 1, 16] = aten.scaled_dot_product_attention.default(query=q, key=k, value=v, attn_mask=m, \
+dropout_p=0.0, is_causal=False, scale=None, enable_gqa=True)
+  return y
+}
+""".replace("\\\n", "")
+
+
+def test_attention_of_one_query_becomes_an_operator_for_a_gpu() -> None:
+    """Its definition, which other devices run, equals the attention that it replaces."""
+    ir = IR.parse(ATTENTION)
+    rewritten = with_decode_attention(ir)
+    assert [node.op_type for node in rewritten.nodes] == ["torch_ir.decode_attention.default"]
     torch.manual_seed(0)
-    inputs = [
-        torch.randn(tuple(map(int, each.shape)))
-        if each.dtype == "float32"
-        else torch.full(tuple(map(int, each.shape)), 7)
-        for each in decode.graph_inputs
-    ]
-    results = [IRExecutor(graph, model.state_dict()).run(inputs).outputs for graph in (decode, rewritten)]
-    torch.testing.assert_close(*results)
+    given = [torch.randn(tuple(map(int, each.shape))).bfloat16() for each in ir.graph_inputs[:3]]
+    given.append(torch.arange(40).expand(2, 1, 1, 40) < torch.tensor([7, 33]).reshape(2, 1, 1, 1))
+    torch.testing.assert_close(IRExecutor(rewritten, {}).run(given).outputs, IRExecutor(ir, {}).run(given).outputs)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("bfloat16", "float32"), ("is_causal=False", "is_causal=True"), ("m: bool", "m: bfloat16"), (", 16]", ", 24]")],
+)
+def test_other_attention_is_left_to_torch(old: str, new: str) -> None:
+    ir = IR.parse(ATTENTION.replace(old, new))
+    assert [node.op_type for node in with_decode_attention(ir).nodes] == ["aten.scaled_dot_product_attention.default"]
 
 
 def test_linear_layers_of_one_row_become_row_products() -> None:
@@ -283,6 +296,36 @@ def test_linear_layers_of_one_row_become_row_products() -> None:
     torch.testing.assert_close(
         IRExecutor(rewritten, weights).run(given).outputs, IRExecutor(ir, weights).run(given).outputs
     )
+
+
+# -- quantised weights on a CPU ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scheme", "operator"),
+    [
+        ("int8", "_weight_int8pack_mm"),
+        ("int4-g64", "_weight_int4pack_mm_for_cpu"),
+        ("int4-g32", "_weight_int4pack_mm_for_cpu"),
+    ],
+)
+def test_layers_of_few_rows_read_packed_weights(scheme: str, operator: str) -> None:
+    """With and without a bias; results are those of the restored weights, and no float weight is left."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 32, bias=False)).eval()
+    x = torch.randn(2, 1, 128)
+    ir = optimize(quantize(extract_ir(model, (x,), strict=False), scheme)[0], "full")[0]
+    packed, weights = bind(with_packed_products(with_calls_inline(ir)), model.state_dict())
+    assert [node.op_type for node in packed.nodes].count(f"aten.{operator}.default") == 2
+    assert sum(value.numel() for value in weights.values() if value.dtype == torch.float32) < 128 * 64 // 4
+    torch.testing.assert_close(IRExecutor(packed, weights)(x), IRExecutor(ir, model.state_dict())(x))
+
+
+def test_layers_of_many_rows_restore_their_weights() -> None:
+    model = nn.Linear(128, 64).eval()
+    ir = quantize(extract_ir(model, (torch.randn(9, 128),), strict=False), "int4-g64")[0]
+    packed = with_packed_products(with_calls_inline(ir))
+    assert not any("pack_mm" in node.op_type for node in packed.nodes)
 
 
 # -- Inductor ---------------------------------------------------------------------------------------------------------

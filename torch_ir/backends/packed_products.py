@@ -39,7 +39,7 @@ def _groups(g: Builder, node: OpNode, x: TensorMeta, restored: OpNode, bias: Ten
         return why
     group, scales = restored["group_size"], restored["scales"]
     is_int4 = restored["quant_min"] >= -8 and restored["quant_max"] <= 7
-    if not is_int4 or group not in _GROUPS or node.output.shape[-1] % _ROW_BLOCK:  # type: ignore[operator]  # static
+    if not is_int4 or group not in _GROUPS or node.output.shape[-1] % _ROW_BLOCK:
         return "torch has no kernel for these integers and groups"
     values = _once(g, restored["input"], _DEEPEST)
     if values is None:

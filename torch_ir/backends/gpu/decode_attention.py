@@ -17,8 +17,8 @@ from torch_ir.ir import IR, OpNode
 _ATTENTION = "aten.scaled_dot_product_attention.default"
 _OPERATOR = "torch_ir.decode_attention.default"
 _NAMES = {"query": "query", "key": "key", "value": "value", "attn_mask": "mask"}
-_DTYPES = ("bfloat16", "float16", "float32")
-_WIDEST = 256  # of a head: a block of keys must fit the registers
+_DTYPES = ("bfloat16", "float16")
+_WIDTHS = (16, 32, 64, 128, 256)  # of a head: a block of keys must fit the registers
 
 _library: Any = torch.library.Library("torch_ir", "FRAGMENT")  # type: ignore[no-untyped-call]  # not annotated
 _library.define("decode_attention(Tensor query, Tensor key, Tensor value, Tensor? mask, float scale) -> Tensor")
@@ -59,7 +59,7 @@ def with_decode_attention(ir: IR) -> IR:
 
 
 def _fits(node: OpNode) -> bool:
-    """Whether the kernel takes this attention: one query, no causal order, and a mask that all heads share."""
+    """Whether the kernel takes this attention: one query, no causal order, and a bool mask that all heads share."""
     if node.op_type != _ATTENTION or node.get("is_causal") or node.get("dropout_p"):
         return False
     query, key, value, mask = (node.get(name) for name in _NAMES)
@@ -69,9 +69,9 @@ def _fits(node: OpNode) -> bool:
     batch, heads, count, width = query.shape
     is_attention = count == 1 and key.shape == value.shape and key.shape[0] == batch and heads % key.shape[1] == 0
     is_shared = key.shape[1] != heads and not node.get("enable_gqa")  # by other rules than those of groups
-    if not is_attention or is_shared or width > _WIDEST:
+    if not is_attention or is_shared or width not in _WIDTHS:
         return False
     if mask is None:
         return True
     sizes = (1, batch), (1,), (1,), (key.shape[2],)
-    return mask.dtype in ("bool", query.dtype) and all(map(lambda size, known: size in known, mask.shape, sizes))
+    return mask.dtype == "bool" and all(map(lambda size, known: size in known, mask.shape, sizes))
