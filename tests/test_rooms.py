@@ -38,7 +38,7 @@ ROOMS = {
     "planning": {"errors", "ir", "ops", "analysis", "sharding", "pipeline"},
     "calibration": {"errors", "ir", "ops", "analysis", "capture", "run"},
     "golden": {"errors", "ir", "ops", "run", "verify"},
-    "llm": {"errors", "ir", "ops", "rewrite", "capture", "analysis", "run"},
+    "llm": {"errors", "ir", "ops", "rewrite", "capture", "analysis", "run", "backends"},
     "passes": {"errors", "ir", "ops", "rewrite", "analysis", "run"},
     "quantization": {"errors", "ir", "formats", "ops", "rewrite", "analysis", "passes", "run"},
     "backends": {"errors", "escaping", "ir", "ops", "rewrite", "analysis", "passes", "run", "targets"},

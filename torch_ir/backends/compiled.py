@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -70,9 +70,11 @@ def compile(
     kept = {key: given[key] for key in map(_key, better.params) if key in given}
     held = [loaded(value, place).detach() for value in fit_weights(better, kept, {})]
     values = dict(zip(better.params, held, strict=True))
-    graph, state = stateless(better, [symbol.tensor for symbol in _data_dependent(better) if symbol.tensor])
+    shown = [symbol.tensor for symbol in _data_dependent(better) if symbol.tensor]
+    graph, state = stateless(better, shown, in_place=found.in_place)
     run = found.prepare(graph, {_key(param): value for param, value in values.items() if param not in state})
-    compiled = Compiled(better, backend, run, {param: values[param].clone() for param in state})
+    buffers = {param: values[param].clone() for param in state}
+    compiled = Compiled(better, backend, run, buffers, [target.name for target, _ in graph.mutations])
     if verify and place is not None:
         ir, given = placed(ir, place), {key: loaded(value, place) for key, value in given.items()}
     if verify:
@@ -97,15 +99,19 @@ def _data_dependent(ir: IR) -> list[Symbol]:
 class Compiled:
     """A callable with the model's signature; it keeps the buffers and writes to inputs like the model.
 
-    `graph` is the graph that runs.
+    `graph` is the graph that runs; `run` itself writes to the inputs named in `written`.
     """
 
-    def __init__(self, graph: IR, backend: str, run: Run, state: Mapping[TensorMeta, Tensor]) -> None:
+    def __init__(
+        self, graph: IR, backend: str, run: Run, state: Mapping[TensorMeta, Tensor], written: Collection[str] = ()
+    ) -> None:
         self.graph = graph
         self._backend = backend
         self._run = run
         self._state = dict(state)
         self._targets = [target for target, _ in graph.mutations]
+        self._written = [index for index, tensor in enumerate(graph.graph_inputs) if tensor.name in written]
+        self._returned = [target for target in self._targets if target.name not in written]  # `run` returns new values
         self._shown = _data_dependent(graph)
 
     @property
@@ -135,9 +141,34 @@ class Compiled:
     def run_once(self, values: Sequence[Any]) -> list[Any]:
         """Return the flat outputs and the new values of changed tensors, without storing them."""
         read_sizes(self.graph, values)
+        values = [value.clone() if index in self._written else value for index, value in enumerate(values)]
         with torch.no_grad():
             results = self._run([*values, *(value.clone() for value in self._state.values())])
-        return list(results[: len(results) - len(self._shown)])
+        last = len(results) - len(self._shown)
+        first = last - len(self._returned)
+        new = dict(zip(self._returned, results[first:last], strict=True))
+        new.update((self.graph.graph_inputs[index], values[index]) for index in self._written)
+        return [*results[:first], *(new[target] for target in self._targets)]
+
+    def bound(self, values: Sequence[Any]) -> Callable[[], Sequence[Any]]:
+        """Return a function that repeats the call on these tensors, which are checked once and never copied.
+
+        The caller changes their contents between calls. On a GPU, a call is one launch of a CUDA graph. The flat
+        outputs may be overwritten by the next call.
+        """
+        read_sizes(self.graph, values)
+        refuse_shared_memory(self.graph, self._targets, values, map(self._state.get, self.graph.params))
+        bind = getattr(self._run, "bound", None)
+        if bind is None or self._returned or self._shown:
+            return lambda: self.run(values)
+        with NeutralState():
+            run: Callable[[], Sequence[Any]] = bind(values)
+
+        def again() -> Sequence[Any]:
+            with NeutralState():
+                return run()
+
+        return again
 
     def _outputs(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], Sequence[Any]]:
         """Return the outputs of the graph, and the tensors that determine further sizes."""
@@ -146,7 +177,7 @@ class Compiled:
         with NeutralState():
             results = self._run([*values, *self._state.values()])
         last = len(results) - len(self._shown)
-        first = last - len(self._targets)
+        first = last - len(self._returned)
         with torch.no_grad():
             self._keep(values, results[:first], results[first:last])
         return tuple(results[:first]), results[last:]
@@ -155,11 +186,12 @@ class Compiled:
         """Write to the inputs that the model changes, and store its buffers, copied if the caller has their memory."""
         inputs = dict(zip(self.graph.graph_inputs, values, strict=True))
         held = {dense_memory_key(value) for value in (*values, *outputs)} if changed else set()
-        for target, new in zip(self._targets, changed, strict=True):
+        kept = [new.clone() if dense_memory_key(new) in held else new for new in changed]
+        for target, new in zip(self._returned, kept, strict=True):
             if target in inputs:
                 inputs[target].copy_(new)
             else:
-                self._state[target] = new.clone() if dense_memory_key(new) in held else new
+                self._state[target] = new
 
 
 def _size(symbol: Symbol, value: Any, known: Sizes) -> Number:

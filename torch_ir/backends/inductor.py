@@ -12,7 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from torch_ir.backends.cuda_graph import recorded
+from torch_ir.backends.cuda_graph import recorded, recorded_on
+from torch_ir.backends.gpu.decode_attention import with_decode_attention
+from torch_ir.backends.gpu.row_product import with_row_products
+from torch_ir.backends.packed_products import with_packed_products
 from torch_ir.backends.table import Run, register_backend
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta, evaluate
@@ -41,36 +44,60 @@ def require_compiler() -> None:
         raise ExecutionError(problem) from None
 
 
-@register_backend("inductor", "torch's own compiler", require=require_compiler)
+@register_backend("inductor", "torch's own compiler", require=require_compiler, in_place=True)
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     """Compile a graph of fixed sizes now; with symbolic sizes, on the first call and per set of guards."""
-    from torch_ir.backends.inductor_code import Versions
+    from torch_ir.backends.inductor_code import Versions, compiled
 
-    graph, values = bind(with_calls_inline(ir), weights)
-    device = torch.empty((), device=graph.device).device
+    device = torch.empty((), device=ir.device).device
+    graph = with_calls_inline(ir)
+    graph, values = bind(with_packed_products(graph) if device.type == "cpu" else graph, weights)
     if device.type == "cpu" and HAS_MKLDNN:
         graph, _ = optimize(graph, passes=("winograd",))
+    if device.type == "cuda":
+        graph = with_row_products(with_decode_attention(graph))
     module = _module(graph, fit_weights(graph, values, {}))
-    call = Versions(graph, module).run if graph.symbols else _at_once(graph, module, device)
+    if graph.symbols:
+        return _Code(graph, Versions(graph, module).run, device)
+    blank = [_blank(tensor, device) for tensor in graph.graph_inputs]
+    call = compiled(graph, module, _laid_out(graph, blank, device)).call
+    return _Code(graph, call, device, records=device.type == "cuda")
 
-    def run(values: Sequence[Any]) -> Sequence[Any]:
-        return call(*_laid_out(graph, values, device))
 
-    return run
+class _Code:
+    """Compiled code; with `records`, its kernels are recorded as a CUDA graph."""
 
+    def __init__(self, ir: IR, call: Call, device: torch.device, *, records: bool = False) -> None:
+        changed = {target for target, _ in ir.mutations}
+        self._written = [index for index, tensor in enumerate(ir.graph_inputs) if tensor in changed]
+        self._ir, self._device, self._records = ir, device, records
+        self._plain = call
+        self._call = recorded(call, self._written) if records else call
 
-def _at_once(ir: IR, module: fx.GraphModule, device: torch.device) -> Call:
-    """Compile a graph of fixed sizes; on a GPU, record its kernels as a CUDA graph."""
-    from torch_ir.backends.inductor_code import compiled
+    def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
+        laid = _laid_out(self._ir, values, self._device)
+        results = self._call(*laid)
+        for index in self._written:
+            if laid[index] is not values[index]:
+                values[index].copy_(laid[index])
+        return results
 
-    blank = [_blank(tensor, device) for tensor in ir.graph_inputs]
-    call = compiled(ir, module, _laid_out(ir, blank, device)).call
-    return recorded(call) if device.type == "cuda" else call
+    def bound(self, values: Sequence[Any]) -> Callable[[], Sequence[Any]]:
+        """Return a function that repeats the call on these tensors; see `Compiled.bound`."""
+        laid = _laid_out(self._ir, values, self._device)
+        if any(one is not other for one, other in zip(laid, values, strict=True)):
+            return lambda: self(values)
+        if self._records and (replay := recorded_on(self._plain, laid, self._written)) is not None:
+            return replay
+        return lambda: self._plain(*laid)
 
 
 def _module(ir: IR, weights: Sequence[Weight]) -> fx.GraphModule:
-    """Return the graph as an fx module that contains the weights, from its inputs to a list of its outputs."""
-    module = write_program(ir, ir.nodes, [*ir.graph_inputs, *ir.params], ir.graph_outputs)
+    """Return the graph as an fx module that contains the weights, from its inputs to a list of its outputs.
+
+    It writes to the inputs that the graph changes.
+    """
+    module = write_program(ir, ir.nodes, [*ir.graph_inputs, *ir.params], ir.graph_outputs, writes_back=True)
     places = module.graph.find_nodes(op="placeholder")[len(ir.graph_inputs) :]
     for index, (weight, place) in enumerate(zip(weights, places, strict=True)):
         module.register_buffer(f"weight_{index}", loaded(weight))

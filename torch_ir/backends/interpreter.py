@@ -12,9 +12,9 @@ from torch_ir.ir import IR
 from torch_ir.run.executor import IRExecutor
 
 
-@register_backend("torch", "the ATen calls of the graph one by one")
+@register_backend("torch", "the ATen calls of the graph one by one", in_place=True)
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
-    executor = IRExecutor(ir, weights)
+    executor = IRExecutor(ir, weights, in_place=True)
 
     def run(values: Sequence[Any]) -> Sequence[Any]:
         return executor.run(values).outputs

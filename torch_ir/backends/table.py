@@ -18,20 +18,29 @@ Prepare = Callable[[IR, Mapping[str, Tensor]], Run]
 
 @dataclass(frozen=True)
 class Backend:
-    """A back end; `prepare` compiles a stateless graph with all of its weights."""
+    """A back end; `prepare` compiles a stateless graph with all of its weights.
+
+    With `in_place`, the graph may change inputs (`ir.mutations`), and its run writes to them; otherwise it never does.
+    """
 
     name: str
     summary: str
     prepare: Prepare
     require: Callable[[], None]  # raises an error if a requirement is missing
     races: bool  # whether `auto` considers it
+    in_place: bool = False
 
 
 _BACKENDS: dict[str, Backend] = {}
 
 
 def register_backend(
-    name: str, summary: str, *, require: Callable[[], None] = lambda: None, races: bool = True
+    name: str,
+    summary: str,
+    *,
+    require: Callable[[], None] = lambda: None,
+    races: bool = True,
+    in_place: bool = False,
 ) -> Callable[[Prepare], Prepare]:
     """Register the decorated `prepare` function: `@register_backend("mine", "my NPU's simulator")`."""
 
@@ -40,7 +49,7 @@ def register_backend(
         if held is not None and held.prepare is not prepare:
             place = f"{held.prepare.__module__}.{held.prepare.__name__}"
             raise RegistryError(f"back end {name!r} is already registered by {place}")
-        _BACKENDS[name] = Backend(name, summary, prepare, require, races)
+        _BACKENDS[name] = Backend(name, summary, prepare, require, races, in_place)
         return prepare
 
     return register

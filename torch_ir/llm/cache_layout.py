@@ -12,6 +12,7 @@ from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ir.json.json_fields import Dim
 
 DECODE = "decode"  # the function with the decode graph
+CACHE = "cache"  # the argument and the output with the cache
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def cache_map(ir: IR) -> list[CacheTensor]:
             tensor.dtype,
             _bytes(tensor),
         )
-        for name, tensor in keyword_inputs(decode, "cache").items()
+        for name, tensor in keyword_inputs(decode, CACHE).items()
     ]
 
 
@@ -59,8 +60,10 @@ def decode_graph(ir: IR) -> IR:
 
 
 def cache_outputs(ir: IR) -> dict[str, TensorMeta]:
-    """Return the outputs of a graph under `cache`, by name."""
-    return _under("cache", ir.output_tree, ir.graph_outputs)
+    """Return the outputs of a graph under `cache`, by name; for a cache in place, the new values of its inputs."""
+    new = dict(ir.mutations)
+    changed = {name: new[tensor] for name, tensor in keyword_inputs(ir, CACHE).items() if tensor in new}
+    return _under(CACHE, ir.output_tree, ir.graph_outputs) | changed
 
 
 def keyword_inputs(ir: IR, argument: str) -> dict[str, TensorMeta]:

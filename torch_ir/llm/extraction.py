@@ -17,6 +17,7 @@ from torch_ir.errors import CaptureWarning, ExportError, MissingExtraError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_layout import DECODE, cache_outputs
 from torch_ir.llm.checkpoint_layout import PLACES, to_checkpoint_layout
+from torch_ir.llm.in_place import cache_in_place
 from torch_ir.llm.joined_entries import ENCODE, EXTENSION, PROJECT, describe_entries, join_encoders, list_weights
 from torch_ir.llm.projector import split_projector
 from torch_ir.llm.quantized import quantization_of
@@ -40,6 +41,7 @@ def extract_llm(
     batch: int | None = None,
     prompt: int | None = None,
     cache_length: int | None = None,
+    in_place: bool = False,
     padding: bool = False,
     all_logits: bool = False,
     encoder_input: torch.Tensor | None = None,
@@ -54,6 +56,7 @@ def extract_llm(
 
     `model` is a `transformers` configuration or model, on meta or with weights. The cache is a dict of inputs and
     outputs (`layers.0.key`, ...); it grows with every token, or has a fixed `cache_length` and a `position` input.
+    With `in_place`, the graphs change the fixed cache instead of returning it (`cache_in_place`).
     `batch` and `prompt` fix sizes that are dynamic by default. With `padding`, prompts may be padded on the left and
     `attention_mask` is an input. Only the logits of the last token are returned unless `all_logits`. `encoder_input`
     is an example for encoders that do not read token ids, such as those of speech. `inputs` are what the processor of a
@@ -79,6 +82,8 @@ def extract_llm(
         raise ExportError(
             f"{type(model).__name__} reads {model.main_input_name}, not token ids; pass an example as encoder_input"
         )
+    if in_place and cache_length is None:
+        raise ExportError("a cache that grows cannot be kept in place; pass cache_length, too")
     if cache_length is not None and cache_length < _LEAST:
         raise ExportError(f"cache_length must be at least {_LEAST}, not {cache_length}")
     border = recomputed_after(model.config.get_text_config(decoder=True))
@@ -117,7 +122,7 @@ def extract_llm(
     if weight_layout == "checkpoint":
         ir = to_checkpoint_layout(ir, model, dequantize=dequantize, checkpoint=checkpoint)
     list_weights(ir)
-    return ir.check()
+    return cache_in_place(ir) if in_place else ir.check()
 
 
 def _encoders(calls: Multimodal, name: str, blocks: str) -> dict[str, IR]:

@@ -10,14 +10,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torch_ir.errors import ExecutionError, first_line
-from torch_ir.ir import IR, evaluate
-from torch_ir.llm.cache_layout import cache_map, decode_graph
+from torch_ir.ir import IR, TensorMeta, evaluate
+from torch_ir.llm.cache_layout import CACHE, cache_map, decode_graph, keyword_inputs
 from torch_ir.llm.checkpoint_layout import checkpoint_weights
 from torch_ir.llm.forms.form_steps import FormSteps
 from torch_ir.llm.forms.step_graph import is_form
 from torch_ir.llm.image_positions import prompt_positions
 from torch_ir.llm.joined_entries import entry_graphs
 from torch_ir.llm.run_encoders import Encoders, weights_read
+from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.run import IRExecutor
 from torch_ir.run.tolerances import compare
 from torch_ir.run.weight_files import weights_for
@@ -97,7 +98,8 @@ class Steps:
         if self.takes_positions and positions is None:
             raise ExecutionError("pass position_ids; torch_ir.llm.prompt_positions(model, inputs) returns them")
         output = self.prefill(**inputs)
-        cache, mask = dict(output["cache"]), inputs.get("attention_mask")
+        kept: Any = inputs.get(CACHE, {})  # by prefill, in place
+        cache, mask = {**kept, **output.get(CACHE, {})}, inputs.get("attention_mask")
         yield output["logits"][:, -1:]
         for position in range(taken, taken + count - 1):
             step = {self.token: output["logits"][:, -1:].argmax(-1), "cache": cache}
@@ -109,7 +111,7 @@ class Steps:
             if mask is not None:
                 step["attention_mask"] = self._mask(mask, position)
             output = self.decode(**step)
-            cache |= output["cache"]
+            cache |= output.get(CACHE, {})
             yield output["logits"][:, -1:]
 
     def prefill_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -133,16 +135,27 @@ class Generator(Steps):
         names = [tensor.name for tensor in decode.graph_inputs]
         places: Any = cache_map(ir)[0].shape[2] if "position" in names else None
         super().__init__(
-            IRExecutor(ir, weights),
-            IRExecutor(decode, weights_read(decode, weights)),
+            IRExecutor(ir, weights, in_place=True),
+            IRExecutor(decode, weights_read(decode, weights), in_place=True),
             next(name for name in names if name.endswith("input_ids")),
             places,
             takes_positions="position_ids" in names,
         )
         self.encoders = Encoders(ir, weights)
+        self.kept = keyword_inputs(ir, CACHE)  # by prefill, if the cache is in place
 
     def prefill_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        return self.encoders.prefill_inputs(inputs)
+        found = self.encoders.prefill_inputs(inputs)
+        if not self.kept:
+            return found
+        sizes = {"batch": found[self.token].shape[0]}
+        return {**found, CACHE: {name: blank(tensor, sizes) for name, tensor in self.kept.items()}}
+
+
+def blank(tensor: TensorMeta, sizes: Mapping[str, int], device: torch.device | str = "cpu") -> Tensor:
+    """Return a buffer of zeros for an input."""
+    shape = [int(evaluate(dim, dict(sizes))) for dim in tensor.shape]
+    return torch.zeros(shape, dtype=TORCH_DTYPES[tensor.dtype], device=device)
 
 
 def _steps(ir: IR, weights: Mapping[str, Tensor]) -> Steps | FormSteps:

@@ -35,7 +35,8 @@ _serial = itertools.count()
 class Program:
     """Compiled Python for a list of nodes: `given` tensors in, `wanted` tensors out.
 
-    With `lazy`, given values may be in files. `groups` are the process groups of the mesh axes.
+    With `lazy`, given values may be in files. `groups` are the process groups of the mesh axes. `reused` maps nodes to
+    operators that compute the same in the memory of their first argument.
     """
 
     def __init__(
@@ -48,9 +49,10 @@ class Program:
         watch: Watch | None = None,
         lazy: bool = False,
         groups: Mapping[str, str] | None = None,
+        reused: Mapping[OpNode, OpOverload] | None = None,
     ) -> None:
         self.nodes = nodes
-        writer = _Writer(ir, device, watch, lazy, groups or {})
+        writer = _Writer(ir, device, watch, lazy, groups or {}, reused or {})
         source = writer.write(nodes, given, wanted)
         self._file = f"<torch_ir program {next(_serial)}>"
         self._node_of_line = writer.node_of_line
@@ -94,9 +96,16 @@ class _Writer:
     """Writes the text of one program and collects the values of its names."""
 
     def __init__(
-        self, ir: IR, device: torch.device | None, watch: Watch | None, lazy: bool, groups: Mapping[str, str]
+        self,
+        ir: IR,
+        device: torch.device | None,
+        watch: Watch | None,
+        lazy: bool,
+        groups: Mapping[str, str],
+        reused: Mapping[OpNode, OpOverload],
     ) -> None:
         self.ir = ir
+        self.reused = reused
         self.device = device
         self.watch = watch
         self.lazy = lazy
@@ -177,6 +186,9 @@ class _Writer:
                 return f"{self._attribute(node.attrs['function'])}({', '.join(operands)})", False
             results = f"{self._constant(body.program, 'f')}({', '.join([*operands, 'sizes'])})"
             return (f"{results}[0]", True) if len(node.outputs) == 1 else (results, False)
+        if node in self.reused:
+            texts = self._arguments(node, self.reused[node])
+            return f"{self._constant(self.reused[node], 'f')}({', '.join(texts)})", True
         texts = self._arguments(node, operator)
         if isinstance(operator, OpOverload) and facts.gives_new_values(node):
             return f"{self._constant(on_copies(operator), 'f')}({', '.join(texts)})", False

@@ -24,6 +24,7 @@ from torch_ir.ops.registry import executor_of
 from torch_ir.ops.torch_internals import dense_memory_key
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 from torch_ir.run.compiled_plan import Program, Sizes, Watch, computed, writes_in_place
+from torch_ir.run.input_updates import input_updates, write_back
 from torch_ir.run.isolated import run_isolated
 from torch_ir.run.memory_check import MemoryCheck
 from torch_ir.run.overlapping_inputs import refuse_shared_memory
@@ -59,10 +60,11 @@ class Outcome:
 class IRExecutor:
     """A graph ready to run: compiled once, bound to weights, then run many times.
 
-    The caller's tensors are never written to. Buffers that the model changes are kept between runs, as in the model;
-    `state` returns them. `watch` is called with every value that a node makes. A run that would need more than
-    `limits.memory_bytes`, by the sizes that the graph declares, is refused. A sharded graph needs the `mesh` that this
-    process is a rank of; whole weights are sharded for the rank, and only its pieces of files are read.
+    The caller's tensors are not written to. Buffers that the model changes are kept between runs, as in the model;
+    `state` returns them. With `in_place`, inputs that the graph changes (`ir.mutations`) are written to, without a copy
+    where their old value is not read any more. `watch` is called with every value that a node makes. A run that would
+    need more than `limits.memory_bytes`, by the sizes that the graph declares, is refused. A sharded graph needs the
+    `mesh` that this process is a rank of; whole weights are sharded for it, and only its pieces of files are read.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class IRExecutor:
         watch: Watch | None = None,
         limits: Limits = Limits(),
         mesh: DeviceMesh | None = None,
+        in_place: bool = False,
     ) -> None:
         require_graph(ir, "IRExecutor")
         check_operators(ir.check())
@@ -87,6 +90,7 @@ class IRExecutor:
         self._writes = writes_in_place(self.ir)
         self._reads_default_dtype = reads_default_dtype(self.ir)
         self._mutated = [target for target, _ in self.ir.mutations]
+        self._in_place = in_place
         self._params: list[Any] | None = None
         self._ready: list[Any] = []
         self._plan(lazy=False)
@@ -98,6 +102,7 @@ class IRExecutor:
     def _plan(self, lazy: bool) -> None:
         """Compile the programs; if weights are in files, nothing is computed ahead."""
         ir, once, every = _split(self.ir, is_whole=self._watch is not None, is_ahead=not (self._writes or lazy))
+        reused = input_updates(ir) if self._in_place and not self._writes else {}
         kept = crossing(once, every, ir)
         given = [*ir.graph_inputs, *ir.params, *kept]
         read = {tensor for node in (*every, ir.returns) for tensor in node.inputs} | {each for each, _ in ir.mutations}
@@ -107,7 +112,7 @@ class IRExecutor:
         self._memory = MemoryCheck(ir, self.limits, streamed=lazy, device=device)
         groups = self.rank.groups
         self._prologue = Program(ir, once, ir.params, kept, self.device, self._watch, groups=groups)
-        self._program = Program(ir, every, given, ir.returns.inputs, self.device, self._watch, lazy, groups)
+        self._program = Program(ir, every, given, ir.returns.inputs, self.device, self._watch, lazy, groups, reused)
 
     def load_weights(self, path: str | os.PathLike[str], *, stream: bool = False) -> None:
         """Bind the weights of a file; with `stream`, each is read when needed and freed after its last use."""
@@ -169,7 +174,7 @@ class IRExecutor:
             raise ExecutionError("no weights are bound: pass weights= or call load_weights first")
         sizes = read_sizes(self.ir, values)
         self._memory.check(sizes)
-        params = self._params
+        params, caller_values = self._params, values
         if self._mutated:
             refuse_shared_memory(self.ir, self._mutated, values, params)
         if self._writes:
@@ -180,6 +185,8 @@ class IRExecutor:
         first = len(results) - len(self.ir.mutations)
         changed = {target: value for (target, _), value in zip(self.ir.mutations, results[first:], strict=True)}
         self._keep(changed, [*values, *results[:first]])
+        if self._in_place:
+            write_back(self.ir, caller_values, changed)
         return Outcome(tuple(results[:first]), changed, sizes)
 
     def places(self) -> dict[str, dict[int, OpNode]]:

@@ -55,9 +55,17 @@ _SYMBOLIC: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 def write_program(
-    ir: IR, nodes: Sequence[OpNode], given: Sequence[TensorMeta], wanted: Sequence[TensorMeta] | None = None
+    ir: IR,
+    nodes: Sequence[OpNode],
+    given: Sequence[TensorMeta],
+    wanted: Sequence[TensorMeta] | None = None,
+    *,
+    writes_back: bool = False,
 ) -> fx.GraphModule:
-    """Return a module from `given` tensors to a list of the `wanted`, or to the model's outputs and side effects."""
+    """Return a module from `given` tensors to a list of the `wanted`, or to the model's outputs and side effects.
+
+    With `writes_back`, a module for `wanted` has the side effects, too.
+    """
     writer = _Writer(ir)
     for tensor in given:
         writer.give(tensor)
@@ -65,8 +73,9 @@ def write_program(
         writer.bind(tensor)
     for node in nodes:
         writer.call(node)
-    if wanted is None:
+    if wanted is None or writes_back:
         writer.write_back()
+    if wanted is None:
         return writer.whole(writer.returned(ir.output_tree))
     return writer.whole([writer.values[tensor] for tensor in wanted])
 
