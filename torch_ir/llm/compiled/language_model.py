@@ -14,9 +14,9 @@ from torch_ir.backends.placement import find_device
 from torch_ir.errors import CommandError, ExecutionError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_layout import CACHE, decode_graph, keyword_inputs
+from torch_ir.llm.compiled.decode_step import POSITION, TOKEN, check_servable, prefill_graph, step_graph
 from torch_ir.llm.compiled.read_ahead import tokens_of
 from torch_ir.llm.compiled.requests import Request, Sizes, checked
-from torch_ir.llm.compiled.decode_step import POSITION, TOKEN, check_servable, prefill_graph, step_graph
 from torch_ir.llm.compiled.token_choice import SETTINGS, choice_graph
 from torch_ir.llm.generation import blank
 from torch_ir.llm.in_place import cache_in_place
