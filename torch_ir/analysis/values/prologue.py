@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from torch_ir.ir import IR, Expr, FunctionRef, OpNode, TensorMeta
+from torch_ir.ir.graph.attr_types import values_in
 
 # They restore quantised values in every run: computed once, they would keep the larger tensor in memory.
 _RESTORING = ("quantized_decomposed.dequantize_", "quantized_decomposed.convert_element_type.")
@@ -72,7 +73,7 @@ def _writes(ir: IR) -> bool:
 
 def _is_steered(value: object) -> bool:
     """Whether an attribute depends on the run, or references a function."""
-    return any(map(_is_steered, value)) if isinstance(value, (list, tuple)) else isinstance(value, (Expr, FunctionRef))
+    return any(isinstance(found, (Expr, FunctionRef)) for found in values_in(value))
 
 
 def _escaping(ir: IR) -> set[TensorMeta]:

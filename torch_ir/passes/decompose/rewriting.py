@@ -27,11 +27,8 @@ def rewritten(ir: IR, rules: Mapping[str, Rule]) -> IR:
     if not any(node.op_type in rules for node in ir.all_nodes()):
         return ir
     copy = ir.clone()
-    graphs = [copy]
-    while graphs:
-        graph = graphs.pop()
+    for graph in copy.all_graphs():
         _Rewriting(graph, rules).run()
-        graphs += graph.functions.values()
     return copy.check()
 
 

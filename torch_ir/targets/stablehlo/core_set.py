@@ -16,11 +16,8 @@ def in_core_set(ir: IR) -> tuple[IR, dict[str, str]]:
     Functions are kept.
     """
     copy, reasons = ir.clone(), dict[str, str]()
-    graphs = [copy]
-    while graphs:
-        graph = graphs.pop()
+    for graph in copy.all_graphs():
         _ToCore(graph, reasons).run()
-        graphs += graph.functions.values()
     return copy.check(), reasons
 
 
