@@ -5,11 +5,14 @@ If the result matches the declared outputs, no other check is needed; otherwise 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from torch_ir.ir import Device, OpNode
+from torch_ir.analysis.shapes.inference import in_numbers
+from torch_ir.analysis.shapes.open_sizes import Points
+from torch_ir.ir import Device, OpNode, evaluate
 from torch_ir.ops.calling import empty, keywords, results
 from torch_ir.ops.dim_range_checks import check_dims
 from torch_ir.ops.neutral_state import NeutralState
@@ -41,40 +44,44 @@ _MOST_KEPT = 1 << 16
 _agreed: set[Any] = set()  # for the whole process
 
 
-def agrees(node: OpNode, operator: Operator, key: Any) -> bool:
-    """Whether a common operator confirms the declared outputs; False if it does not, or cannot be checked quickly.
+def agrees(node: OpNode, operator: Operator, key: Any, points: Points) -> bool:
+    """Whether a common operator confirms the declared outputs at all of these choices of the open sizes.
 
-    `key` contains everything that the result depends on.
+    False if it does not, or cannot be checked quickly. `key` contains everything else that the result depends on.
     """
+    if node.op_type not in _COMMON or not isinstance(operator, OpOverload) or not points:
+        return False
+    return all(_agrees_at(node, operator, (key, *point.items()), point) for point in points)
+
+
+def _agrees_at(node: OpNode, operator: OpOverload, key: Any, sizes: Mapping[str, int]) -> bool:
     if key in _agreed:
         return True
-    if node.op_type not in _COMMON or not isinstance(operator, OpOverload) or not _makes_declared(node, operator):
-        return False
-    if len(_agreed) >= _MOST_KEPT:
-        _agreed.clear()
-    _agreed.add(key)
-    return True
-
-
-def _makes_declared(node: OpNode, operator: OpOverload) -> bool:
-    shapes: list[Any] = [tensor.shape for tensor in node.inputs]
-    if not may_call_rule(operator, shapes, {tensor.dtype for tensor in node.inputs}, node.attrs):
-        return False
-    if not is_safe_in_process(operator, shapes, node.attrs):
-        return False
     try:
-        given = {
-            name: empty(tensor.shape, TORCH_DTYPES[tensor.dtype], tensor.stride)
-            for name, tensor in zip(node.args, node.inputs, strict=True)
-        }
-        arguments = keywords(given, node.attrs, _on_meta)
-        check_dims(node.op_type, arguments)
-        with NeutralState():
-            made = results(operator, arguments)
-        found = [(tuple(tensor.shape), dtype_name(tensor.dtype)) for tensor in made]
+        is_so = _makes_declared(node, operator, sizes)
     except Exception:  # torch will report it again in the full check
         return False
-    return found == [(tensor.shape, tensor.dtype) for tensor in node.outputs]
+    if is_so:
+        if len(_agreed) >= _MOST_KEPT:
+            _agreed.clear()
+        _agreed.add(key)
+    return is_so
+
+
+def _makes_declared(node: OpNode, operator: OpOverload, sizes: Mapping[str, int]) -> bool:
+    tensors, attrs = in_numbers(dict(zip(node.args, node.inputs, strict=True)), node.attrs, sizes)
+    shapes = [shape for shape, _, _ in tensors.values()]
+    if not may_call_rule(operator, shapes, {dtype for _, dtype, _ in tensors.values()}, attrs):
+        return False
+    if not is_safe_in_process(operator, shapes, attrs):
+        return False
+    given = {name: empty(shape, TORCH_DTYPES[dtype], stride) for name, (shape, dtype, stride) in tensors.items()}
+    arguments = keywords(given, attrs, _on_meta)
+    check_dims(node.op_type, arguments)
+    with NeutralState():
+        made = results(operator, arguments)
+    declared = [(tuple(evaluate(dim, sizes) for dim in tensor.shape), tensor.dtype) for tensor in node.outputs]
+    return declared == [(tuple(tensor.shape), dtype_name(tensor.dtype)) for tensor in made]
 
 
 def _on_meta(value: Any) -> Any:

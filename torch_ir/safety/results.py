@@ -13,7 +13,6 @@ from torch_ir.ir.sizes.expressions import Number
 from torch_ir.ops.effects import gives_new_values
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.schema import Operator
-from torch_ir.safety.plain_rules import is_plainly_so
 from torch_ir.safety.quick import agrees
 
 
@@ -24,9 +23,9 @@ def check_results(node: OpNode, operator: Operator, shapes: Shapes, key: Any) ->
     """
     if executor_of(node) is not None or gives_new_values(node):
         return False
-    if is_plainly_so(node) or agrees(node, operator, key):
-        return True
     inputs = dict(zip(node.args, node.inputs, strict=True))
+    if agrees(node, operator, key, shapes.points_for(inputs, node.attrs)):
+        return True
     try:
         found = shapes.at_points(node.op_type, inputs, node.attrs)
     except ShapeError as error:

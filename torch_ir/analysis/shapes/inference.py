@@ -68,7 +68,7 @@ class Shapes:
         operator = find_operator(op_type)
         if not isinstance(operator, OpOverload) or is_forbidden(op_type):
             return None
-        points = self.points if _is_open(inputs.values(), attrs) else _NUMBERS
+        points = self.points_for(inputs, attrs)
         at_points = []
         try:
             for point in points:
@@ -81,6 +81,10 @@ class Shapes:
                 raise
             return None  # data-dependent sizes may be compatible for reasons that the graph does not state
         return (points, at_points) if at_points else None
+
+    def points_for(self, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]) -> Points:
+        """Sizes at which the rule of a call is called; without open sizes, once."""
+        return self.points if _is_open(inputs.values(), attrs) else _NUMBERS
 
     @property
     def points(self) -> Points:
@@ -121,13 +125,8 @@ class Shapes:
         self, sizes: Sizes, operator: OpOverload, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]
     ) -> list[Made] | None:
         """Return the outputs of a call at some sizes, cached."""
-
-        def known(value: Any) -> Any:
-            return evaluate(value, sizes) if isinstance(value, Expr) else value
-
         try:
-            tensors = {name: _numbers(tensor, sizes) for name, tensor in inputs.items()}
-            values = {name: mapped(value, known) for name, value in attrs.items()} if sizes else attrs
+            tensors, values = in_numbers(inputs, attrs, sizes)
         except (ExpressionError, OverflowError, ValueError) as error:  # the latter two for a size of inf or nan
             raise ShapeError(f"{operator} would get an invalid size: {error}") from None
         if sizes and any(size < 0 for shape, _, _ in tensors.values() for size in shape):
@@ -196,6 +195,18 @@ def _rule_result(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mappi
     if is_safe_in_process(operator, shapes, attrs):
         return call_rule(operator, tensors, attrs)
     return WORKER.call_rule(operator, tensors, attrs)
+
+
+def in_numbers(
+    inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any], sizes: Sizes
+) -> tuple[dict[str, Made], Mapping[str, Any]]:
+    """Return the tensors and attributes of a call at some sizes."""
+
+    def known(value: Any) -> Any:
+        return evaluate(value, sizes) if isinstance(value, Expr) else value
+
+    tensors = {name: _numbers(tensor, sizes) for name, tensor in inputs.items()}
+    return tensors, {name: mapped(value, known) for name, value in attrs.items()} if sizes else attrs
 
 
 def _numbers(tensor: TensorMeta, sizes: Sizes) -> Made:
