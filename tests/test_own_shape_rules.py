@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from torch_ir.capture.fast.call_tape import Tape
-from torch_ir.capture.fast.own_shape_rules import RULES
 from torch_ir.capture.fast.rule_answers import FixedFakes, Question, Rule
 from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError
+from torch_ir.ops.own_shape_rules import RULES
 
 CALLS = {False: 30, True: 300}  # of each operator: a sample, and in the slow sweep
 aten = torch.ops.aten
@@ -371,12 +371,13 @@ with torch.device("meta"):
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4), nn.GELU(), nn.LayerNorm(4), nn.Softmax(-1),
     ).eval()
     ir = torch_ir.extract_ir(model, (torch.empty(1, 3, 8, 8),))
+torch_ir.deserialize_ir(ir.to_json())
 print(len(ir.nodes), [name for name in ("sympy", "torch._dynamo", "torch_ir.capture.record") if name in sys.modules])
 """
 
 
-def test_a_first_capture_imports_no_sympy() -> None:
-    """A convolutional network is captured in a fresh process without sympy, torch._dynamo and the other recorders."""
+def test_a_first_capture_and_checked_load_import_no_sympy() -> None:
+    """Nor torch._dynamo and the other recorders, for a convolutional network in a fresh process."""
     done = subprocess.run([sys.executable, "-c", COLD], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "10 []", done.stderr
 

@@ -5,7 +5,7 @@ If the result matches the declared outputs, no other check is needed; otherwise 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ from torch_ir.ir import Device, OpNode, evaluate
 from torch_ir.ops.calling import empty, keywords, results
 from torch_ir.ops.dim_range_checks import check_dims
 from torch_ir.ops.neutral_state import NeutralState
+from torch_ir.ops.own_shape_rules import call_on_meta
+from torch_ir.ops.prepare_run import ordered_arguments
 from torch_ir.ops.safe_shape_calls import is_safe_in_process, may_call_rule
 from torch_ir.ops.schema import Operator
 from torch_ir.ops.torch_internals import OpOverload
@@ -79,9 +81,21 @@ def _makes_declared(node: OpNode, operator: OpOverload, sizes: Mapping[str, int]
     arguments = keywords(given, attrs, _on_meta)
     check_dims(node.op_type, arguments)
     with NeutralState():
-        made = results(operator, arguments)
+        made = _made(node, operator, arguments, [tensor.dtype for tensor in given.values()])
     declared = [(tuple(evaluate(dim, sizes) for dim in tensor.shape), tensor.dtype) for tensor in node.outputs]
     return declared == [(tuple(tensor.shape), dtype_name(tensor.dtype)) for tensor in made]
+
+
+def _made(
+    node: OpNode, operator: OpOverload, arguments: Mapping[str, Any], dtypes: Sequence[torch.dtype]
+) -> list[torch.Tensor]:
+    """Return the results of a call by our own shape rule, else by torch's."""
+    places, known, _ = ordered_arguments(node, operator, arguments, to_torch)
+    try:
+        made = call_on_meta(operator, dtypes, places, known)
+    except Exception:
+        return results(operator, arguments)
+    return list(made) if isinstance(made, (list, tuple)) else [made]
 
 
 def _on_meta(value: Any) -> Any:
