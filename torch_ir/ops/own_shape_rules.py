@@ -94,6 +94,7 @@ def _unary(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 
 def _unary_in_place(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     _floats(tensor)
+    _require(_is_row_major(tensor) or _is_permuted(tensor))  # no two elements share memory
     return tensor
 
 

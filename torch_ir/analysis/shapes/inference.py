@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from torch_ir.analysis.dependencies.slices import names_of
 from torch_ir.analysis.shapes.open_sizes import Points, decided_by_data, enclosing, expressed, points_of, products
-from torch_ir.analysis.shapes.shape_rules import Made, call_rule
+from torch_ir.analysis.shapes.shape_rules import Made, call_rule, own_rule
 from torch_ir.analysis.shapes.shape_worker import WORKER
 from torch_ir.errors import ExpressionError, ShapeError
 from torch_ir.ir import IR, Dim, Expr, OpNode, TensorMeta, evaluate
@@ -68,7 +68,7 @@ class Shapes:
         operator = find_operator(op_type)
         if not isinstance(operator, OpOverload) or is_forbidden(op_type):
             return None
-        points = self.points_for(inputs, attrs)
+        points = self.points if _is_open(inputs.values(), attrs) else _NUMBERS
         at_points = []
         try:
             for point in points:
@@ -81,10 +81,6 @@ class Shapes:
                 raise
             return None  # data-dependent sizes may be compatible for reasons that the graph does not state
         return (points, at_points) if at_points else None
-
-    def points_for(self, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]) -> Points:
-        """Sizes at which the rule of a call is called; without open sizes, once."""
-        return self.points if _is_open(inputs.values(), attrs) else _NUMBERS
 
     @property
     def points(self) -> Points:
@@ -125,8 +121,13 @@ class Shapes:
         self, sizes: Sizes, operator: OpOverload, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]
     ) -> list[Made] | None:
         """Return the outputs of a call at some sizes, cached."""
+
+        def known(value: Any) -> Any:
+            return evaluate(value, sizes) if isinstance(value, Expr) else value
+
         try:
-            tensors, values = in_numbers(inputs, attrs, sizes)
+            tensors = {name: _numbers(tensor, sizes) for name, tensor in inputs.items()}
+            values = {name: mapped(value, known) for name, value in attrs.items()} if sizes else attrs
         except (ExpressionError, OverflowError, ValueError) as error:  # the latter two for a size of inf or nan
             raise ShapeError(f"{operator} would get an invalid size: {error}") from None
         if sizes and any(size < 0 for shape, _, _ in tensors.values() for size in shape):
@@ -188,25 +189,13 @@ def wrong_shapes(ir: IR, around: Sequence[IR] = ()) -> Iterator[tuple[OpNode, st
 
 
 def _rule_result(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
-    """Return the result of torch's shape rule, called in this process only if it is known to check its operands."""
+    """Return the result of a shape rule, called in this process only if it is known to check its operands."""
     shapes = [shape for shape, _, _ in tensors.values()]
     if not may_call_rule(operator, shapes, {dtype for _, dtype, _ in tensors.values()}, attrs):
         return ""
     if is_safe_in_process(operator, shapes, attrs):
-        return call_rule(operator, tensors, attrs)
+        return own_rule(operator, tensors, attrs) or call_rule(operator, tensors, attrs)
     return WORKER.call_rule(operator, tensors, attrs)
-
-
-def in_numbers(
-    inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any], sizes: Sizes
-) -> tuple[dict[str, Made], Mapping[str, Any]]:
-    """Return the tensors and attributes of a call at some sizes."""
-
-    def known(value: Any) -> Any:
-        return evaluate(value, sizes) if isinstance(value, Expr) else value
-
-    tensors = {name: _numbers(tensor, sizes) for name, tensor in inputs.items()}
-    return tensors, {name: mapped(value, known) for name, value in attrs.items()} if sizes else attrs
 
 
 def _numbers(tensor: TensorMeta, sizes: Sizes) -> Made:
