@@ -46,6 +46,17 @@ def default_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """Compute with one thread: tensors of a few elements take several times as long with two."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Use a cache for this run only; never read the user's."""

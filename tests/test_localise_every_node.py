@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -55,15 +54,6 @@ def told(corruption: Corruption, found: Divergence | None) -> str:
     assert found.module == node.origin.module, f"{corruption}\n{found}"
     assert corruption.node in (found.node, *found.suspects) or "cannot be computed" in found.reason, found
     return "exact" if found.node == node.name and not found.suspects else f"{corruption.node}: {found}"
-
-
-@pytest.fixture
-def _one_thread() -> Iterator[None]:
-    """Small tensors are not worth a second thread, least of all beside other tests."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("_one_thread")

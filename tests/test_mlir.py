@@ -216,6 +216,35 @@ def test_bodies_are_regions(name: str) -> None:
     assert {"control_flow": "torch.prim.If ", "while_loop": "torch.prim.Loop "}[name] in text
 
 
+def test_a_body_reads_sizes_from_its_own_inputs() -> None:
+    """Also from one with the name of a tensor of another shape outside."""
+    body = "  symbol batch from x[1]\n  y: float32[4 * batch] = aten.reshape.default(self=x, shape=[{4 * batch}])\n"
+    ir = IR.parse(
+        f"""
+function yes(x: float32[4, batch]) {{
+{body}  return y
+}}
+
+function no(x: float32[4, batch]) {{
+{body}  return y
+}}
+
+graph Net(x: float32[batch, 4], c: bool[]) {{
+  symbol 2 <= batch from x[0]
+  uses @yes
+  uses @no
+  t: float32[4, batch] = aten.t.default(self=x)
+  z: float32[4 * batch] = higher_order.cond(pred=c, operands.0=t, true_fn=@yes, false_fn=@no)
+  return z
+}}
+"""
+    )
+    text = to_mlir(ir)
+    parsed(text)
+    assert text.count("torch.aten.size.int %t, %int1") == 2
+    assert text.count("torch.aten.size.int %t, %int0") == 0
+
+
 def test_every_operator_of_the_list_is_in_the_real_dialect() -> None:
     """The list allows writing text without MLIR; it must not contain operators that MLIR lacks."""
     context = mlir.Context()

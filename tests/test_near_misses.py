@@ -5,7 +5,6 @@ import zlib
 from collections.abc import Iterator
 
 import pytest
-import torch
 
 from tests.near_misses import TWISTS, twisted
 from tests.patterns import FOLDER, Hit, fired, stored
@@ -14,17 +13,9 @@ from torch_ir.ir import IR
 from torch_ir.passes import list_passes
 from torch_ir.passes.optimize_levels import LEVELS
 
+pytestmark = pytest.mark.usefixtures("_one_thread")
 _ROUNDS = "winograd"  # more than is compared here; separate tests cover the rest
 HITS = sorted((path.parent.name, path.stem) for path in FOLDER.glob("*/*.json"))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tensors of a few elements are computed several times faster by one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_every_rule_has_a_graph() -> None:

@@ -5,23 +5,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
-import torch
 
 from tests.near_values import ROUNDING, SAME, UNCHANGED, WRONG, Case, cases, graph_of, verdict
 from tests.patterns import FOLDER, stored
 
+pytestmark = pytest.mark.usefixtures("_one_thread")
 _SAMPLE = 60
 _HITS = sorted((path.parent.name, path.stem) for path in FOLDER.glob("*/*.json"))
 _CHUNKS = 20
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tensors of a few elements are computed several times faster by one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def judged(chosen: Iterable[Case]) -> Iterator[tuple[Case, str]]:

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from torch_ir.analysis.shapes.shape_rules import Made, call_rule, own_rule
 from torch_ir.capture.fast.call_tape import Tape
-from torch_ir.capture.fast.own_shape_rules import RULES
 from torch_ir.capture.fast.rule_answers import FixedFakes, Question, Rule
 from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError
+from torch_ir.ops.calling import mapped
+from torch_ir.ops.own_shape_rules import RULES
+from torch_ir.ops.schema import bind
+from torch_ir.ops.torch_types import dtype_name, to_name
 
 CALLS = {False: 30, True: 300}  # of each operator: a sample, and in the slow sweep
 aten = torch.ops.aten
@@ -335,6 +339,33 @@ def test_own_rules_answer_as_fake_tensors_do(func: Any, is_sweep: bool) -> None:
     assert accepted >= CALLS[is_sweep] // 30
 
 
+def test_shape_inference_answers_as_fake_tensors_do() -> None:
+    """With our own rules or with torch's, the outputs in numbers are the same: shapes, dtypes and strides."""
+    accepted = 0
+    for func in RULES:
+        call = Calls(f"{func} in numbers")
+        for _ in range(6):
+            tensors, attrs = _in_numbers(func, *arguments(func, call))
+            own = own_rule(func, tensors, attrs)
+            if own is not None:
+                accepted += 1
+                assert own == call_rule(func, tensors, attrs), (func, tensors, attrs)
+    assert accepted > 3 * len(RULES)
+
+
+def _in_numbers(func: Any, args: Any, kwargs: Any) -> tuple[dict[str, Made], dict[str, Any]]:
+    """A call as shape inference gets it: tensors and attributes by name, lists of tensors by element."""
+    tensors: dict[str, Made] = {}
+    attrs: dict[str, Any] = {}
+    for name, value in bind(func, args, kwargs).items():
+        ghosts = {name: value} if isinstance(value, Ghost) else {}
+        if isinstance(value, (list, tuple)) and _ghosts(value):
+            ghosts = {f"{name}.{index}": item for index, item in enumerate(value)}
+        tensors |= {each: (tuple(t.shape), dtype_name(t.dtype), t.stride()) for each, t in ghosts.items()}
+        attrs |= {} if ghosts else {name: mapped(value, to_name)}
+    return tensors, attrs
+
+
 class _OwnRules(FixedFakes):
     """The source of rules that is used, which notes the answer of our own rule."""
 
@@ -371,12 +402,13 @@ with torch.device("meta"):
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4), nn.GELU(), nn.LayerNorm(4), nn.Softmax(-1),
     ).eval()
     ir = torch_ir.extract_ir(model, (torch.empty(1, 3, 8, 8),))
+torch_ir.deserialize_ir(ir.to_json())
 print(len(ir.nodes), [name for name in ("sympy", "torch._dynamo", "torch_ir.capture.record") if name in sys.modules])
 """
 
 
-def test_a_first_capture_imports_no_sympy() -> None:
-    """A convolutional network is captured in a fresh process without sympy, torch._dynamo and the other recorders."""
+def test_a_first_capture_and_checked_load_import_no_sympy() -> None:
+    """Nor torch._dynamo and the other recorders, for a convolutional network in a fresh process."""
     done = subprocess.run([sys.executable, "-c", COLD], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "10 []", done.stderr
 

@@ -1,7 +1,6 @@
 """Random models: the extracted, saved, loaded and run graph is bit-identical to the model."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,9 @@ from tests.random_models.equal import apart
 from tests.random_models.refusals import REASONS, reason_of
 from tests.random_models.sweep import ENGINES, MODELS, in_engine, swept
 
+pytestmark = pytest.mark.usefixtures("_one_thread")
 REGRESSIONS = json.loads((Path(__file__).parent / "data" / "regressions" / "models.json").read_text(encoding="utf-8"))
 _CHUNK = 50  # models of one slow test
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tensors of a few elements are computed several times faster by one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("record", REGRESSIONS, ids=lambda record: record["about"])

@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -19,19 +18,11 @@ from torch_ir.passes import list_passes
 from torch_ir.passes.optimize_levels import LEVELS
 from torch_ir.rewrite.change_log import current_journal
 
+pytestmark = pytest.mark.usefixtures("_one_thread")
 PASSES = [made.name for made in list_passes()]
 _CHUNK = 100  # graphs of one slow test
 # They sum a normalised tensor: the result is only rounding, which cannot be compared.
 _CANCEL = frozenset((10_787,))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tensors of a few elements are computed several times faster by one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def check(seed: int, passes: list[str]) -> None:

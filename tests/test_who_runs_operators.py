@@ -15,7 +15,6 @@ READING = (
 CALLERS = {
     "ops/calling.py": "the function by which the others call",
     "analysis/shapes/shape_rules.py": "shape rules, on tensors without values",
-    "safety/quick.py": "shape rules of the operators listed in ops/safe_shape_calls.py, on tensors without values",
     "analysis/shapes/onednn_shapes.py": "a shape rule, on tensors without values",
     "analysis/values/constants.py": "values of a file, by the operators of ops/foldable.py alone",
     "passes/pack/convolutions.py": "whether this machine has bfloat16, which takes no tensor",
@@ -113,7 +112,7 @@ def test_the_weights_of_a_checkpoint_are_compared_without_values() -> None:
 
 def test_only_folding_has_values() -> None:
     """Shape inference creates its own tensors, on meta or as fakes."""
-    for name in ("analysis/shapes/shape_rules.py", "safety/quick.py", "analysis/shapes/onednn_shapes.py"):
+    for name in ("analysis/shapes/shape_rules.py", "ops/own_shape_rules.py", "analysis/shapes/onednn_shapes.py"):
         tree = ast.parse((HOUSE / name).read_text())
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         assert not names & {"to_tensor", "from_tensor", "TensorData"}, name
@@ -130,5 +129,4 @@ def test_shape_rules_run_in_this_process_by_a_list() -> None:
         if isinstance(node, ast.ImportFrom) and "call_rule" in [alias.name for alias in node.names]
     }
     assert users == {"analysis/shapes/inference.py", "analysis/shapes/shape_worker.py"}
-    for name in ("analysis/shapes/inference.py", "safety/quick.py"):
-        assert "is_safe_in_process(operator, shapes, " in (HOUSE / name).read_text(), name
+    assert "if is_safe_in_process(operator, shapes, attrs)" in (HOUSE / "analysis/shapes/inference.py").read_text()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from tests.backend_sweep.values import value_sets
-from tests.operators.cases import Call, database, samples_of
+from tests.operators.cases import Call, chosen_samples, database
 from torch_ir import IR, TorchIRError, extract_ir
 from torch_ir.ops.effects import is_random, is_uninitialised
 
@@ -48,7 +46,7 @@ def operator_cases(dtype: str, part: int, parts: int, samples: int, every: int =
         if kind not in operator.supported_dtypes("cpu"):
             continue
         name = f"{operator.name}.{operator.variant_test_name}".rstrip(".")
-        for index, sample in _chosen(operator, kind, samples):
+        for index, sample in chosen_samples(operator, kind, samples):
             model = Call(operator.get_op(), (sample.input, *sample.args), sample.kwargs).eval()
             leaves = pytree.tree_leaves(((sample.input, *sample.args), sample.kwargs))
             tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -102,14 +100,3 @@ def is_comparable(ir: IR) -> bool:
     if ir.mutations or ir.functions or any(tensor.param is None or tensor.param.data is None for tensor in ir.params):
         return False
     return not any(is_uninitialised(node) or is_random(node) for node in ir.nodes)
-
-
-def _chosen(operator: Any, dtype: torch.dtype, count: int) -> list[tuple[int, Any]]:
-    """The first sample, and others drawn by the operator's name."""
-    torch.manual_seed(0)
-    try:
-        found = list(enumerate(samples_of(operator, dtype)))
-    except Exception:  # the database itself cannot create inputs of some dtypes
-        return []
-    drawn = random.Random(operator.name).sample(found[1:], min(count - 1, max(0, len(found) - 1)))
-    return [*found[:1], *sorted(drawn, key=lambda pair: pair[0])]

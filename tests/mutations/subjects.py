@@ -94,11 +94,11 @@ def subject(name: str) -> Subject:
         if name in _OURS:
             return _OURS[name]()
         entry = catalogue.find(name)
-        model, args, kwargs = entry.build(), _cropped(entry.inputs()), entry.kwargs()
+        model, args, kwargs = entry.build(), cropped(entry.inputs()), entry.kwargs()
         return Subject(name, captured(model, *args, kwargs=kwargs), model, args, kwargs)
 
 
-def _cropped(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def cropped(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Shrink large images: every mutant runs about 30 times."""
     return tuple(
         arg[..., :64, :64].clone() if isinstance(arg, Tensor) and arg.numel() > 100_000 else arg for arg in args

@@ -65,7 +65,7 @@ def cases(operator: Any, samples: int) -> Iterator[Case]:
     for dtype in DTYPES:
         if dtype not in operator.supported_dtypes("cpu"):
             continue
-        for index, sample in _chosen(operator, dtype, samples):
+        for index, sample in chosen_samples(operator, dtype, samples):
             for form, function in forms.items():
                 if function is None or (form == "in-place" and sample.broadcasts_input):
                     continue
@@ -87,7 +87,7 @@ def samples_of(operator: Any, dtype: torch.dtype) -> list[Any]:
         return list(operator.sample_inputs("cpu", dtype, requires_grad=False))
 
 
-def _chosen(operator: Any, dtype: torch.dtype, count: int) -> list[tuple[int, Any]]:
+def chosen_samples(operator: Any, dtype: torch.dtype, count: int) -> list[tuple[int, Any]]:
     """The first sample, and others drawn by the operator's name."""
     torch.manual_seed(0)
     try:

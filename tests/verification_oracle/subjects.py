@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import catalogue
 from tests import hard_models
+from tests.mutations.subjects import cropped
 from tests.proof import quiet
 from tests.random_models.model import built
 from tests.random_models.recipe import drawn
@@ -53,7 +54,7 @@ def find(name: str) -> Subject:
     if kind == "catalogue":
         entry = catalogue.find(rest)
         model = entry.build()
-        return _subject(name, model, _cropped(entry.inputs()), entry.kwargs())
+        return _subject(name, model, cropped(entry.inputs()), entry.kwargs())
     if kind == "hard":
         case = hard_models.cases()[rest]
         return _subject(name, case.model().eval(), case.args, case.kwargs)
@@ -73,13 +74,6 @@ def _shuffled(value: Tensor, generator: torch.Generator) -> Tensor:
     if not value.is_floating_point() or value.layout != torch.strided or value.numel() < 2:
         return value
     return value.flatten()[torch.randperm(value.numel(), generator=generator)].reshape(value.shape)
-
-
-def _cropped(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Shrink large images."""
-    return tuple(
-        arg[..., :64, :64].clone() if isinstance(arg, Tensor) and arg.numel() > 100_000 else arg for arg in args
-    )
 
 
 def batches(chosen: list[str], size: int) -> Iterator[list[str]]:

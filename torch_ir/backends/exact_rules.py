@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torch_ir.backends.quantized_rules import QUANTIZED
 from torch_ir.passes.decompose.rewriting import Rule
+from torch_ir.targets.stablehlo.torch_rules import log_sigmoid
 
 _aten = torch.ops.aten
 
@@ -130,11 +131,6 @@ def _spread(of: Any) -> dict[str, Rule]:
 
 def _root(value: Any) -> Any:
     return value if value is NotImplemented else value.sqrt()
-
-
-def log_sigmoid(self: Tensor) -> Tensor:
-    """Without the rounding of exp(x) + 1."""
-    return torch.minimum(self, torch.zeros_like(self)) - torch.log1p(torch.exp(-self.abs()))
 
 
 def _by_divisor(operator: Any, dims: int) -> Rule:

@@ -23,8 +23,9 @@ from torch_ir.passes.decompose.open_size_rules import has_open_sizes
 from torch_ir.passes.decompose.rewriting import rewritten
 from torch_ir.run.binding import bind
 from torch_ir.targets.mlir.dialect import torch_dialect
+from torch_ir.targets.mlir.graph_writer import ENTRY
 from torch_ir.targets.mlir.mlir_module import refusal
-from torch_ir.targets.mlir.torch_dialect import ENTRY, SCOPE
+from torch_ir.targets.mlir.torch_dialect import SCOPE
 from torch_ir.targets.write_mlir import to_mlir
 
 _INEXACT = {"aten.gelu.default"}  # IREE computes its tanh form with an error of 5e-5

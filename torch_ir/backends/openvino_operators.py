@@ -11,6 +11,7 @@ from torch.export.decomp_utils import CustomDecompTable
 
 from torch_ir.ops.torch_internals import OpOverload, decomposition_table
 from torch_ir.targets.openvino_package import import_openvino
+from torch_ir.targets.stablehlo.torch_rules import trilinear
 
 _aten = torch.ops.aten
 _DECOMPOSED: tuple[OpOverload, ...] = (
@@ -30,30 +31,11 @@ def decompositions() -> Any:
         table.pop(operator)
     for operator in _DECOMPOSED:
         table[operator] = decomposition_table[operator]
-    table[_aten._trilinear.default] = _trilinear
+    table[_aten._trilinear.default] = trilinear
     table[_aten.floor_divide.default] = _floor_divide
     table[_aten.div.Tensor_mode] = table[_aten.div.Scalar_mode] = _divide
     table[_aten.__rshift__.Scalar] = table[_aten.__rshift__.Tensor] = _shift_right
     return table
-
-
-def _trilinear(
-    one: Tensor,
-    two: Tensor,
-    three: Tensor,
-    expand1: list[int],
-    expand2: list[int],
-    expand3: list[int],
-    sumdim: list[int],
-    unroll_dim: int = 1,
-) -> Tensor:
-    for dim in expand1:
-        one = one.unsqueeze(dim)
-    for dim in expand2:
-        two = two.unsqueeze(dim)
-    for dim in expand3:
-        three = three.unsqueeze(dim)
-    return (one * two * three).sum(sumdim)
 
 
 def _divide(left: Tensor, right: Any, *, rounding_mode: str | None) -> Any:

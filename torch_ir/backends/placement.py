@@ -26,11 +26,8 @@ def placed(ir: IR, device: torch.device) -> IR:
         return Device(device) if isinstance(value, Device) and value == ir.device else value
 
     copy = ir.clone()
-    for node in copy.all_nodes():
-        node.attrs = {name: mapped(value, there) for name, value in node.attrs.items()}
-    graphs = [copy]
-    while graphs:
-        graph = graphs.pop()
+    for graph in copy.all_graphs():
         graph.device = str(device)
-        graphs += graph.functions.values()
+        for node in graph.nodes:
+            node.attrs = {name: mapped(value, there) for name, value in node.attrs.items()}
     return copy.check()

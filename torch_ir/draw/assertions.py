@@ -25,14 +25,10 @@ def checks_in(ir: IR) -> set[OpNode]:
 
 def without_checks(ir: IR, kept: Collection[str] = ()) -> tuple[IR, int]:
     """Return the graph without the nodes that only check, except those of these names, and how many were removed."""
-    if not _has_any(ir):
+    if not any(map(checks_in, ir.all_graphs())):
         return ir, 0
     copy = ir.clone()
     return copy, _remove_checks(copy, kept)
-
-
-def _has_any(ir: IR) -> bool:
-    return bool(checks_in(ir)) or any(map(_has_any, ir.functions.values()))
 
 
 def _remove_checks(ir: IR, kept: Collection[str]) -> int:

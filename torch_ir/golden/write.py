@@ -20,10 +20,10 @@ from torch_ir.golden.pack import FORMAT, INDEX, VERSION, Value
 from torch_ir.golden.pack_writer import SHARD_BYTES, Shards, is_dense, new_pack
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
 from torch_ir.ir.files.atomic_write import write_text
+from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_text import write_document
 from torch_ir.ops.effects import is_random
-from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.compiled_plan import Sizes
 from torch_ir.run.executor import IRExecutor, flatten_call
 from torch_ir.run.tolerances import tolerances
@@ -178,7 +178,7 @@ def _places(ir: IR) -> dict[TensorMeta, _Place]:
     def visit(graph: IR, prefix: str, start: int) -> None:
         for node in graph.nodes:
             depth = 1 + max((found[read].depth if read in found else start for read in node.inputs), default=start)
-            for name in pytree.tree_leaves(list(node.attrs.values())):
+            for name in values_in(node.attrs):
                 if isinstance(name, FunctionRef) and prefix + name not in visited:
                     visited.add(prefix + name)
                     visit(graph.functions[name], f"{prefix}{name}/", depth)

@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_ir.errors import ConversionError, TorchIRError, first_line
 from torch_ir.ir import IR, Device, Expr, OpNode, TensorMeta
+from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ops.calling import empty, keywords, mapped
 from torch_ir.ops.effects import is_uninitialised, writes_in_place
@@ -72,7 +73,7 @@ def _operator_of(node: OpNode) -> OpOverload | str:
     if not node.has_named_args:
         return "its arguments have no names"
     sizes = {dim for tensor in (*node.inputs, *node.outputs) for dim in tensor.shape if isinstance(dim, str)}
-    sizes.update(value for value in _leaves(list(node.attrs.values())) if isinstance(value, Expr))
+    sizes.update(value for value in values_in(node.attrs) if isinstance(value, Expr))
     if sizes:
         return f"its sizes vary: {', '.join(sorted(map(str, sizes)))}; fix them with ir.specialize(...)"
     return found
@@ -168,14 +169,6 @@ def _empty(tensor: TensorMeta) -> Tensor:
 
 def _on_meta(value: Any) -> Any:
     return to_torch(Device("meta") if isinstance(value, Device) else value)
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, list):
-        for item in value:
-            yield from _leaves(item)
-    else:
-        yield value
 
 
 class _Steps:

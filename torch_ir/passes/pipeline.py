@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Union
 
 from torch_ir.analysis.cost_model.measure import measured_in_all
-from torch_ir.analysis.cost_model.node_costs import graphs_of
 from torch_ir.analysis.shapes.inference import wrong_shapes
 from torch_ir.analysis.shapes.open_sizes import inside
 from torch_ir.analysis.values.rewrite_context import Knowledge, remembering
@@ -74,7 +73,7 @@ def optimize(
             raise
         forget_opened_calls(better, entries.opened)
         if rows:
-            for graph in graphs_of(better):
+            for graph in better.all_graphs():
                 graph.extensions.pop(MemoryPlan.KEY, None)  # it was for the graph before
         if folds:
             inline_all(better, lambda call: not call.op_type.startswith(FUSED))

@@ -154,21 +154,19 @@ def retyped(ir: IR, dtype: str) -> IR:
 
 
 def _retype(ir: IR, dtype: str) -> None:
-    for tensor in ir.tensors():
+    for tensor in (tensor for graph in ir.all_graphs() for tensor in graph.tensors()):
         if tensor.dtype in FLOATS:
             if tensor.param is not None and tensor.param.data is not None:
                 data = from_tensor(to_tensor(tensor.param.data).to(TORCH_DTYPES[dtype]))
                 tensor.param = type(tensor.param)(tensor.param.keys, tensor.param.kind, data)
             tensor.dtype = dtype
-    for node in ir.nodes:
+    for node in ir.all_nodes():
         node.attrs = {
             name: Dtype(dtype) if isinstance(value, Dtype) and value in FLOATS else value
             for name, value in node.attrs.items()
         }
         if not node.inputs and node.outputs[:1] and node.outputs[0].dtype == dtype and "dtype" in node.attrs:
             node.attrs["dtype"] = Dtype(dtype)  # factory functions default to float32
-    for body in ir.functions.values():
-        _retype(body, dtype)
 
 
 def _own_kernels(ir: IR) -> int:

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from torch_ir.errors import ExecutionError, GuardError, first_line
-from torch_ir.ir import IR, Device, Expr, FunctionRef, OpNode, TensorMeta, evaluate
+from torch_ir.ir import IR, Device, Expr, FunctionRef, OpNode, Symbol, TensorMeta, evaluate
+from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ir.graph.io_tree import Tree, rebuild
 from torch_ir.ir.sizes.expressions import Number
-from torch_ir.ir.sizes.symbols import solve
+from torch_ir.ir.sizes.symbols import solve, symbols_by_tensor
 from torch_ir.ops import effects as facts
 from torch_ir.ops.direct_calls import direct_call
 from torch_ir.ops.prepare_run import on_copies, ordered_arguments, present, returns_one
@@ -118,7 +119,7 @@ class _Writer:
 
     def write(self, nodes: Sequence[OpNode], given: Sequence[TensorMeta], wanted: Sequence[TensorMeta]) -> str:
         lines = [f"def program({''.join(f'{self._name(tensor)}, ' for tensor in given)}sizes):"]
-        bound = _symbols_by_tensor(self.ir)
+        bound = symbols_by_tensor(self.ir.symbols.values())
         dying = _last_uses(nodes, wanted)
         unread = set(given) if self.lazy else set[TensorMeta]()
         for node in nodes:
@@ -127,7 +128,7 @@ class _Writer:
             lines.append(f"    {self._statement(node)}")
             self.node_of_line[len(lines)] = node
             for tensor in node.outputs:
-                lines += [f"    {self._binding(name, tensor, dim)}" for name, dim in bound.get(tensor, ())]
+                lines += [f"    {self._binding(known, tensor)}" for known in bound.get(tensor, ())]
             if self.watch is not None:
                 lines += [f"    watch({self._constant(out)}, {self._name(out)}, sizes)" for out in node.outputs]
             if dying[node]:
@@ -149,15 +150,15 @@ class _Writer:
     def _name(self, tensor: TensorMeta) -> str:
         return self.names.setdefault(tensor, f"v{len(self.names)}")
 
-    def _binding(self, name: str, tensor: TensorMeta, dim: int | None) -> str:
+    def _binding(self, symbol: Symbol, tensor: TensorMeta) -> str:
         """Return the statement that binds a symbol: to a scalar, a dimension, or the solution of its expression."""
-        symbol = self._constant(name)
-        if dim is None:
-            return f"sizes[{symbol}] = {self._name(tensor)}"
-        size = f"{self._name(tensor)}.shape[{dim}]"
-        if tensor.shape[dim] != name:
-            size = f"solve({self._constant(tensor.shape[dim])}, {symbol}, {size}, sizes)"
-        return f"sizes[{symbol}] = {size}"
+        name = self._constant(symbol.name)
+        if symbol.dim is None:
+            return f"sizes[{name}] = {self._name(tensor)}"
+        size = f"{self._name(tensor)}.shape[{symbol.dim}]"
+        if tensor.shape[symbol.dim] != symbol.name:
+            size = f"solve({self._constant(tensor.shape[symbol.dim])}, {name}, {size}, sizes)"
+        return f"sizes[{name}] = {size}"
 
     def _constant(self, value: Any, prefix: str = "c") -> str:
         name = f"{prefix}{len(self.namespace)}"
@@ -312,14 +313,6 @@ def writes_in_place(ir: IR) -> bool:
     return any(map(facts.writes_in_place, ir.all_nodes()))
 
 
-def _symbols_by_tensor(ir: IR) -> dict[TensorMeta, list[tuple[str, int | None]]]:
-    found: dict[TensorMeta, list[tuple[str, int | None]]] = {}
-    for symbol in ir.symbols.values():
-        if symbol.tensor is not None:
-            found.setdefault(symbol.tensor, []).append((symbol.name, symbol.dim))
-    return found
-
-
 def _last_uses(nodes: Sequence[OpNode], wanted: Sequence[TensorMeta]) -> dict[OpNode, list[TensorMeta]]:
     """Map each node to the values to delete after it: read for the last time, or never read."""
     kept = set(wanted)
@@ -339,11 +332,7 @@ def _given(result: Any) -> Any:
 
 
 def _is_steered(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_is_steered, value.values()))
-    if isinstance(value, (list, tuple)):
-        return any(map(_is_steered, value))
-    return isinstance(value, (Expr, FunctionRef))
+    return any(isinstance(found, (Expr, FunctionRef)) for found in values_in(value))
 
 
 def _is_usual(node: OpNode, argument: Argument) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch_ir.errors import ConversionError, GraphError, did_you_mean
 from torch_ir.ir import Device, Dtype, Expr, FunctionRef, Layout, MemoryFormat, OpNode
+from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ops.schema import Operator, arguments, name_arguments, takes_any_keyword, takes_any_number
 from torch_ir.ops.torch_internals import OpOverload, schema_of
 
@@ -108,16 +109,14 @@ def _of_argument(argument: Any) -> ArgumentType:
     found = _of_type(str(argument.real_type), argument.N)
     if argument.name in _DIM_NAMES and not found.takes_tensor:
         fits = found.fits
-        return replace(found, fits=lambda value: fits(value) and not _holds_expression(value))
+        return replace(
+            found, fits=lambda value: fits(value) and not any(isinstance(each, Expr) for each in values_in(value))
+        )
     default = argument.default_value
     if type(default) is not int or found.fits(default):
         return found
     # torch's number for a dtype or memory format, as in files of earlier releases
     return replace(found, fits=lambda value: found.fits(value) or (type(value) is int and value == default))
-
-
-def _holds_expression(value: Any) -> bool:
-    return any(map(_holds_expression, value)) if isinstance(value, (list, tuple)) else isinstance(value, Expr)
 
 
 def _of_type(text: str, length: int | None = None) -> ArgumentType:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.analysis.shapes.shape_rules import Made
@@ -12,20 +11,12 @@ from torch_ir.ir import OpNode, evaluate
 from torch_ir.ir.sizes.expressions import Number
 from torch_ir.ops.effects import gives_new_values
 from torch_ir.ops.registry import executor_of
-from torch_ir.ops.schema import Operator
-from torch_ir.safety.plain_rules import is_plainly_so
-from torch_ir.safety.quick import agrees
 
 
-def check_results(node: OpNode, operator: Operator, shapes: Shapes, key: Any) -> bool:
-    """Raise GraphError for a node whose outputs differ from the declared ones; return False if there is no shape rule.
-
-    `key` identifies the node's form.
-    """
+def check_results(node: OpNode, shapes: Shapes) -> bool:
+    """Raise GraphError if the outputs of a node differ from the declared ones; return False if it has no shape rule."""
     if executor_of(node) is not None or gives_new_values(node):
         return False
-    if is_plainly_so(node) or agrees(node, operator, key):
-        return True
     inputs = dict(zip(node.args, node.inputs, strict=True))
     try:
         found = shapes.at_points(node.op_type, inputs, node.attrs)

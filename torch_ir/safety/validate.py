@@ -106,7 +106,7 @@ class _Judge:
         key = self._key(node)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._judged(node, key)
+            found = self._known[key] = self._judged(node)
         return found
 
     def _key(self, node: OpNode) -> Any:
@@ -117,7 +117,7 @@ class _Judge:
         read = tuple([(tensor.shape, tensor.dtype, tensor.stride) for tensor in node.inputs])
         return call, read, tuple([(tensor.shape, tensor.dtype) for tensor in node._outputs])
 
-    def _judged(self, node: OpNode, key: Any) -> str:
+    def _judged(self, node: OpNode) -> str:
         operator = self._operators.of(node)
         if operator is None:
             return _FINE if node.is_call else _OPAQUE
@@ -131,4 +131,4 @@ class _Judge:
             return _DECLARED
         check_types(node, operator)
         self._changes.note_new(node, operator)
-        return _FINE if self._shapes is None or check_results(node, operator, self._shapes, key) else _DECLARED
+        return _FINE if self._shapes is None or check_results(node, self._shapes) else _DECLARED

@@ -80,7 +80,8 @@ def _prepare(ir: IR, symbols: Mapping[str, Symbol], constraints: Sequence[str]) 
         body = ir.functions[name]
         sizes = _sizes(body, symbols) if name in called else None
         if sizes is None:
-            _flatten(body)
+            for graph in body.all_graphs():  # in branches and loops too
+                inline_all(graph, has_body_alone)
         else:
             _prepare(body, symbols, constraints)
             whole[name] = sizes
@@ -90,13 +91,6 @@ def _prepare(ir: IR, symbols: Mapping[str, Symbol], constraints: Sequence[str]) 
         body.symbols.update(sizes)
         body.constraints = [text for text in constraints if names_in(text) <= sizes.keys()]
         body.model_name, body.device = kept, ir.device
-
-
-def _flatten(ir: IR) -> None:
-    """Inline every call of a body, in branches and loops too."""
-    inline_all(ir, has_body_alone)
-    for body in ir.functions.values():
-        _flatten(body)
 
 
 def _sizes(body: IR, symbols: Mapping[str, Symbol]) -> dict[str, Symbol] | None:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta, evaluate
+from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ops.effects import is_random, is_uninitialised
-from torch_ir.ops.torch_internals import pytree
 from torch_ir.ops.torch_types import dtype_name
 from torch_ir.run.compiled_plan import Sizes
 from torch_ir.verify.further_inputs import is_constant
@@ -101,7 +101,7 @@ def _listed(ir: IR, question: Callable[[OpNode], bool]) -> str:
 def _not_run(ir: IR, observer: Observer) -> Iterator[tuple[OpNode, str]]:
     """Yield functions of which no node ran, with the node that refers to them."""
     for node in ir.nodes:
-        for name in pytree.tree_leaves(list(node.attrs.values())):
+        for name in values_in(node.attrs):
             if isinstance(name, FunctionRef):
                 body = ir.functions[name]
                 makers = [inner for inner in body.nodes if inner.outputs]

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from torch_ir.ir import IR, Dtype
+from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.executor import IRExecutor, flatten_call
 from torch_ir.verify.copies import copied
@@ -48,7 +49,7 @@ def difference_in_float64(
 
 def _can_widen(ir: IR) -> bool:
     """Whether all dtypes follow those of inputs and weights, and the weights are not too large."""
-    named = (value for node in ir.all_nodes() for value in pytree.tree_leaves(list(node.attrs.values())))
+    named = (value for node in ir.all_nodes() for value in values_in(node.attrs))
     size = sum(math.prod(int(dim) for dim in param.shape) for param in ir.params)
     return size <= _LARGEST and not any(isinstance(value, Dtype) and value in _WIDE for value in named)
 
@@ -56,15 +57,11 @@ def _can_widen(ir: IR) -> bool:
 def _widened(ir: IR) -> IR:
     """Return the graph for float64 inputs and weights; constants keep their dtypes on both sides."""
     copy = ir.clone()
-    for graph in _with_functions(copy):
+    for graph in copy.all_graphs():
         for tensor in graph.tensors():
             if tensor.param is None or tensor.param.in_state_dict:
                 tensor.dtype = _WIDE.get(tensor.dtype, tensor.dtype)
     return copy
-
-
-def _with_functions(ir: IR) -> list[IR]:
-    return [ir, *(graph for body in ir.functions.values() for graph in _with_functions(body))]
 
 
 def _wide(tensor: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch_ir.analysis.cost_model.experts import is_grouped
 from torch_ir.analysis.cost_model.fold_rows import fold_layers
-from torch_ir.analysis.cost_model.node_costs import check_sizes, cost, graphs_of, sized
+from torch_ir.analysis.cost_model.node_costs import check_sizes, cost, sized
 from torch_ir.analysis.cost_model.roofline import Roofline
 from torch_ir.analysis.cost_model.routing import CASES, LOWER, UPPER, DataSize, data_sizes
 from torch_ir.analysis.cost_model.table_rows import (
@@ -202,7 +202,7 @@ def cost_report(
 def _without_size_checks(ir: IR) -> IR:
     """Return a copy that accepts assumed sizes: expectations and bounds need not satisfy the graph's constraints."""
     copy = ir.clone()
-    for graph in graphs_of(copy):
+    for graph in copy.all_graphs():
         graph.nodes = [node for node in graph.nodes if node.op_type != _SIZE_CHECK]
         graph.constraints = []
     return copy

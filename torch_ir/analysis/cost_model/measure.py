@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from torch_ir.analysis.cost_model.node_costs import Cost, cost
 from torch_ir.analysis.cost_model.table_text import human
 from torch_ir.analysis.cost_model.traffic import bytes_of
-from torch_ir.analysis.dependencies.function_refs import unnamed_functions
 from torch_ir.analysis.memory.live_tensors import liveness
 from torch_ir.analysis.shapes.size_polynomials import product, total, weight_of
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ir.regroup.functions import further_entries
 
 TITLES = {
     "nodes": ("nodes per run", ""),
@@ -74,8 +74,7 @@ def measured_in_all(ir: IR) -> Measure:
 
 def entry_points(ir: IR) -> dict[str, IR]:
     """Return the graph itself, under an empty name, and the functions that no node references."""
-    free = unnamed_functions(ir)
-    return {"": ir, **{name: body for name, body in ir.functions.items() if name in free}}
+    return {"": ir, **further_entries(ir)}
 
 
 def side_by_side(before: Measure, after: Measure, names: Collection[str] = tuple(TITLES)) -> Iterator[list[str]]:

@@ -11,7 +11,7 @@ operators, reductions and normalisations shows in the bytes, which `traffic.py` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -172,7 +172,7 @@ def sized(ir: IR, sizes: Mapping[str, int]) -> IR:
     Unlike `IR.specialize`, this also accepts data-dependent sizes, as assumptions.
     """
     check_sizes(ir, sizes)
-    unnamed = any(not node.has_named_args for graph in graphs_of(ir) for node in graph.nodes)
+    unnamed = not all(node.has_named_args for node in ir.all_nodes())
     if not sizes and not unnamed:
         return ir
     copy = ir.clone()
@@ -197,17 +197,10 @@ def check_sizes(ir: IR, sizes: Mapping[str, int]) -> None:
             raise GraphError(f"the graph holds only where {text}, but {message}")
 
 
-def graphs_of(ir: IR) -> Iterator[IR]:
-    """Yield a graph and its functions, recursively."""
-    yield ir
-    for body in ir.functions.values():
-        yield from graphs_of(body)
-
-
 def _name_arguments(ir: IR) -> None:
     from torch_ir.ops.schema import name_arguments  # imports torch, which graphs with named arguments do not need
 
-    for graph in graphs_of(ir):
+    for graph in ir.all_graphs():
         for node in graph.nodes:
             name_arguments(node)
 

@@ -11,6 +11,7 @@ from typing import Any, Union
 
 from torch_ir.errors import GraphError, did_you_mean
 from torch_ir.ir import IR, Expr, OpNode, Symbol, TensorMeta
+from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ir.sizes.expressions import names_in
@@ -87,12 +88,10 @@ def subgraph(ir: IR, inputs: Tensors, outputs: Tensors) -> IR:
 
 
 def names_of(value: Any) -> Iterator[str]:
-    """Yield the symbols that an argument reads, also in nested lists."""
-    if isinstance(value, Expr):
-        yield from names_in(value)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from names_of(item)
+    """Yield the symbols that an argument reads, also in nested lists and dicts."""
+    for found in values_in(value):
+        if isinstance(found, Expr):
+            yield from names_in(found)
 
 
 def _found(ir: IR, tensors: Tensors) -> list[TensorMeta]:
@@ -112,7 +111,7 @@ def sizes_of(nodes: Iterable[OpNode], tensors: Iterable[TensorMeta], functions: 
     every = [*tensors, *(tensor for body in bodies for tensor in body.tensors())]
     made = [tensor for node in nodes for tensor in node.outputs]
     shapes = {name for tensor in [*every, *made] for dim in tensor.shape for name in names_in(dim)}
-    return shapes.union(name for node in [*nodes, *inner] for name in names_of(list(node.attrs.values())))
+    return shapes.union(name for node in [*nodes, *inner] for name in names_of(node.attrs))
 
 
 def _bound(symbol: Symbol, inputs: Sequence[TensorMeta], copies: dict[TensorMeta, TensorMeta]) -> Symbol:

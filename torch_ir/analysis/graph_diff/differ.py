@@ -19,7 +19,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from torch_ir.analysis.cost_model.node_costs import is_open
-from torch_ir.analysis.dependencies.function_refs import function_pairs, unnamed_functions
 from torch_ir.analysis.graph_diff import signature_diff
 from torch_ir.analysis.graph_diff.alignment import Pair, in_order
 from torch_ir.analysis.graph_diff.matching import matched
@@ -36,9 +35,10 @@ from torch_ir.analysis.graph_diff.node_diff import (
 from torch_ir.analysis.graph_diff.replacements import Replacement, listed, replacements, with_replacements
 from torch_ir.analysis.graph_diff.tensor_pairs import Counterparts
 from torch_ir.errors import GraphError
-from torch_ir.ir import IR
+from torch_ir.ir import IR, FunctionRef, OpNode
+from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ir.graph.given_graph import require_graph
-from torch_ir.ir.regroup.functions import inline_all, op_counts
+from torch_ir.ir.regroup.functions import further_entries, inline_all, op_counts
 
 IGNORABLE = ("order", "weights")
 _MOST_INLINE = 20_000  # nodes of both graphs, where calls could be compared with calls instead
@@ -169,7 +169,7 @@ class _Comparison:
         yield from signature_diff.signatures(one, other, with_modules=self._rules.origins)
         if self._rules.weights:
             yield from signature_diff.weights(one, other, with_order=self._rules.order)
-        free = unnamed_functions(one), unnamed_functions(other)
+        free = further_entries(one).keys(), further_entries(other).keys()
         for name in sorted(free[0] ^ free[1]):
             yield f"function {name!r} only in the {'first' if name in free[0] else 'second'}"
         if self._rules.order:
@@ -185,8 +185,8 @@ class _Comparison:
         one, other = self._graphs
         if not one.functions and not other.functions:
             return []
-        both = (names for left, right in self._pairs for names in function_pairs(one.nodes[left], other.nodes[right]))
-        free = unnamed_functions(one) & unnamed_functions(other)
+        both = (names for left, right in self._pairs for names in _function_pairs(one.nodes[left], other.nodes[right]))
+        free = further_entries(one).keys() & further_entries(other).keys()
         return list(dict.fromkeys([*both, *((name, name) for name in sorted(free))]))
 
     def _inside(self, mine: str, its: str) -> Diff:
@@ -235,6 +235,18 @@ def _looked_into(row: NodeDiff, functions: Mapping[tuple[str, str], Diff]) -> No
     """Mark a node as changed if functions that it references differ."""
     if not functions or not row.first or not row.second:
         return row
-    names = dict.fromkeys(function_pairs(row.first, row.second))
+    names = dict.fromkeys(_function_pairs(row.first, row.second))
     differing = [f"function {its!r} differs" for mine, its in names if not functions[mine, its].is_equal]
     return replace(row, status="changed", details=(*row.details, *differing)) if differing else row
+
+
+def _function_pairs(one: OpNode, other: OpNode) -> Iterator[tuple[str, str]]:
+    """Yield pairs of functions that two nodes reference at the same attribute, also inside lists."""
+    for mine, its in zip(_references(one), _references(other), strict=False):
+        if mine[0] == its[0]:  # otherwise the attribute names differ, which is reported elsewhere
+            yield str(mine[1]), str(its[1])
+
+
+def _references(node: OpNode) -> list[tuple[str, FunctionRef]]:
+    values = ((name, value) for name in sorted(node.attrs) for value in values_in(node.attrs[name]))
+    return [(name, value) for name, value in values if isinstance(value, FunctionRef)]

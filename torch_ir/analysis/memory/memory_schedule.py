@@ -60,7 +60,7 @@ def _needed(ir: IR, nodes: Sequence[OpNode]) -> dict[OpNode, set[OpNode]]:
     needed: dict[OpNode, set[OpNode]] = {}
     for node in nodes:
         bodies = [inside[name] for name in called_by([node])]
-        read = set(names_of(list(node.attrs.values()))).union(*(names for names, _ in bodies))
+        read = set(names_of(node.attrs)).union(*(names for names, _ in bodies))
         before = {tensor.producer for tensor in node.inputs} | {makers.get(name) for name in read}
         if any(has_effect for _, has_effect in bodies) if bodies else not is_pure(node):
             before.add(last_effect)
@@ -71,7 +71,7 @@ def _needed(ir: IR, nodes: Sequence[OpNode]) -> dict[OpNode, set[OpNode]]:
 
 def _sizes_read_in(body: IR) -> set[str]:
     """Return the symbols that a function, and those that it runs, take as numbers."""
-    return {name for node in body.all_nodes() for name in names_of(list(node.attrs.values()))}
+    return {name for node in body.all_nodes() for name in names_of(node.attrs)}
 
 
 def _has_effects(body: IR) -> bool:

@@ -16,11 +16,13 @@ from typing import Any, ClassVar
 
 from torch_ir.analysis.dependencies.slices import names_of
 from torch_ir.analysis.shapes.open_sizes import Points, decided_by_data, enclosing, expressed, points_of, products
-from torch_ir.analysis.shapes.shape_rules import Made, call_rule
+from torch_ir.analysis.shapes.shape_rules import Made, call_rule, own_rule
 from torch_ir.analysis.shapes.shape_worker import WORKER
 from torch_ir.errors import ExpressionError, ShapeError
 from torch_ir.ir import IR, Dim, Expr, OpNode, TensorMeta, evaluate
+from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ir.sizes.expressions import names_in
+from torch_ir.ops.calling import mapped
 from torch_ir.ops.effects import gives_new_values, is_forbidden
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.safe_shape_calls import is_safe_in_process, may_call_rule
@@ -56,7 +58,7 @@ class Shapes:
         if points is _NUMBERS:
             return [TensorMeta("", shape, dtype, stride=stride) for shape, dtype, stride in at_points[0]]
         known: list[Any] = [dim for tensor in inputs.values() for dim in (*tensor.shape, *(tensor.stride or ()))]
-        known += [str(value) for value in _leaves(list(attrs.values())) if isinstance(value, Expr)]
+        known += [str(value) for value in values_in(attrs) if isinstance(value, Expr)]
         return self._expressed(op_type, at_points, [*hints, *known])
 
     def at_points(
@@ -119,9 +121,13 @@ class Shapes:
         self, sizes: Sizes, operator: OpOverload, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]
     ) -> list[Made] | None:
         """Return the outputs of a call at some sizes, cached."""
+
+        def known(value: Any) -> Any:
+            return evaluate(value, sizes) if isinstance(value, Expr) else value
+
         try:
             tensors = {name: _numbers(tensor, sizes) for name, tensor in inputs.items()}
-            values = {name: _number(value, sizes) for name, value in attrs.items()} if sizes else attrs
+            values = {name: mapped(value, known) for name, value in attrs.items()} if sizes else attrs
         except (ExpressionError, OverflowError, ValueError) as error:  # the latter two for a size of inf or nan
             raise ShapeError(f"{operator} would get an invalid size: {error}") from None
         if sizes and any(size < 0 for shape, _, _ in tensors.values() for size in shape):
@@ -183,12 +189,12 @@ def wrong_shapes(ir: IR, around: Sequence[IR] = ()) -> Iterator[tuple[OpNode, st
 
 
 def _rule_result(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
-    """Return the result of torch's shape rule, called in this process only if it is known to check its operands."""
+    """Return the result of a shape rule, called in this process only if it is known to check its operands."""
     shapes = [shape for shape, _, _ in tensors.values()]
     if not may_call_rule(operator, shapes, {dtype for _, dtype, _ in tensors.values()}, attrs):
         return ""
     if is_safe_in_process(operator, shapes, attrs):
-        return call_rule(operator, tensors, attrs)
+        return own_rule(operator, tensors, attrs) or call_rule(operator, tensors, attrs)
     return WORKER.call_rule(operator, tensors, attrs)
 
 
@@ -200,18 +206,12 @@ def _numbers(tensor: TensorMeta, sizes: Sizes) -> Made:
     return shape, tensor.dtype, stride
 
 
-def _number(value: Any, sizes: Sizes) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_number(item, sizes) for item in value]
-    return evaluate(value, sizes) if isinstance(value, Expr) else value
-
-
 def _is_open(tensors: Any, attrs: Mapping[str, Any]) -> bool:
     for tensor in tensors:
         for dim in (*tensor.shape, *(tensor.stride or ())):
             if type(dim) is not int:
                 return True
-    return any(isinstance(value, Expr) for value in _leaves(list(attrs.values())))
+    return any(isinstance(value, Expr) for value in values_in(attrs))
 
 
 def _names(tensors: Iterable[TensorMeta], attrs: Mapping[str, Any]) -> Iterator[str]:
@@ -219,15 +219,7 @@ def _names(tensors: Iterable[TensorMeta], attrs: Mapping[str, Any]) -> Iterator[
     for tensor in tensors:
         for dim in (*tensor.shape, *(tensor.stride or ())):
             yield from names_in(dim)
-    yield from names_of(list(attrs.values()))
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _leaves(item)
-    else:
-        yield value
+    yield from names_of(attrs)
 
 
 def _listed(tensors: Sequence[TensorMeta]) -> str:

@@ -1,4 +1,4 @@
-"""Calls of torch's shape rules on tensors without memory."""
+"""Calls of shape rules, our own and torch's, on tensors without memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from torch_ir.ops.calling import empty, keywords, results
 from torch_ir.ops.dim_range_checks import check_dims
 from torch_ir.ops.grouped_products import grouped_rule
 from torch_ir.ops.neutral_state import NeutralState
+from torch_ir.ops.own_shape_rules import RULES as OWN_RULES
+from torch_ir.ops.own_shape_rules import call_on_meta
 from torch_ir.ops.quiet_loggers import Silence
+from torch_ir.ops.schema import Argument, arguments
 from torch_ir.ops.torch_internals import (
     FAKE_TENSOR_LOGGER,
     FakeTensor,
@@ -31,6 +34,29 @@ from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_torch
 Made = tuple[tuple[int, ...], str, "tuple[int, ...] | None"]
 _CPU = torch.device("cpu")
 _silence = Silence(FAKE_TENSOR_LOGGER)  # it logs a traceback for every call that torch refuses
+
+
+def own_rule(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | None:
+    """Return the outputs by our own shape rule, which needs no fake tensors; None if there is none for this call."""
+    if operator not in OWN_RULES:
+        return None
+    try:
+        given = {name: empty(shape, TORCH_DTYPES[dtype], stride) for name, (shape, dtype, stride) in tensors.items()}
+        values = keywords(given, attrs, _on_cpu)
+        check_dims(str(operator), values)
+        places = [_taken(values, argument) for argument in arguments(operator) if not argument.keyword_only]
+        with NeutralState():
+            made = call_on_meta(operator, (tensor.dtype for tensor in given.values()), places, values)
+    except Exception:  # torch's rule will raise it again, if it is an error in the call
+        return None
+    return [_described(tensor) for tensor in (made if isinstance(made, (list, tuple)) else [made])]
+
+
+def _taken(values: dict[str, Any], argument: Argument) -> Any:
+    """Return a positional argument, or its default."""
+    if argument.name in values or not argument.has_default:
+        return values.pop(argument.name)
+    return to_torch(argument.default)
 
 
 def call_rule(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
@@ -53,11 +79,11 @@ def _answer(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[st
             name: FakeTensor(mode, empty(shape, TORCH_DTYPES[dtype], stride), _CPU)
             for name, (shape, dtype, stride) in tensors.items()
         }
-        arguments = keywords(given, attrs, _on_cpu)
-        check_dims(str(operator), arguments)
+        values = keywords(given, attrs, _on_cpu)
+        check_dims(str(operator), values)
         with _silence, NeutralState(), enable_python_dispatcher(), mode:
             first = next(iter(given.values())).dtype if given else None
-            made = results(grouped_rule(str(operator), first) or RULES.get(str(operator), operator), arguments)
+            made = results(grouped_rule(str(operator), first) or RULES.get(str(operator), operator), values)
     except ArithmeticError:  # an error in the shape rule, not in the call
         return ""
     except Exception as error:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from torch_ir.ir import IR, Expr, FunctionRef, OpNode, TensorMeta
+from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ir.graph.operator_sets import RESTORING
 
 
@@ -70,7 +71,7 @@ def _writes(ir: IR) -> bool:
 
 def _is_steered(value: object) -> bool:
     """Whether an attribute depends on the run, or references a function."""
-    return any(map(_is_steered, value)) if isinstance(value, (list, tuple)) else isinstance(value, (Expr, FunctionRef))
+    return any(isinstance(found, (Expr, FunctionRef)) for found in values_in(value))
 
 
 def _escaping(ir: IR) -> set[TensorMeta]:

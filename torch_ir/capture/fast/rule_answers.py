@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
-from torch_ir.capture.fast.own_shape_rules import call_on_meta
 from torch_ir.capture.fast.shape_tensors import Form, Ghost, NotCoveredError, form_of
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC, Size, live_size
 from torch_ir.capture.naming.export_names import call_name
@@ -24,6 +23,7 @@ from torch_ir.ops.effects import (
     updates_statistics,
 )
 from torch_ir.ops.grouped_products import grouped_rule
+from torch_ir.ops.own_shape_rules import call_on_meta
 from torch_ir.ops.schema import bind
 from torch_ir.ops.torch_internals import (
     DataDependentOutputError,
@@ -47,6 +47,7 @@ _ASSERT = torch.ops.aten._assert_tensor_metadata.default
 _PLAIN = frozenset((int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 _TRUE, _FALSE = ("true",), ("false",)
 _MOST_KNOWN = 1 << 16  # rules; a model needs hundreds
+_CPU = torch.device("cpu")
 _ATTRIBUTES = (bool, int, float, complex, str, type(None))
 
 
@@ -198,11 +199,13 @@ class FixedFakes:
     def by_own_rule(self, question: Question) -> _Answer | None:
         """Apply our own shape rule; None if there is none for these tensors."""
         func, twin, forms = question.func, question.twin, question.forms
-        metas = [form.fake() for form in forms]
+        if any(form.device != _CPU for form in forms):
+            return None
+        metas, dtypes = [form.fake() for form in forms], [form.dtype for form in forms]
         given, words = question.filled(metas, self)
         try:
-            new_value = form_of(call_on_meta(twin, forms, given, words)) if twin is not func else None
-            return _Answer(new_value, call_on_meta(func, forms, given, words), metas)
+            new_value = form_of(call_on_meta(twin, dtypes, given, words)) if twin is not func else None
+            return _Answer(new_value, call_on_meta(func, dtypes, given, words), metas)
         except Exception:
             return None
 

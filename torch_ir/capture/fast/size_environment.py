@@ -1,8 +1,8 @@
-"""Torch's environment of symbolic sizes for one kind of inputs, as torch.export makes it, asks it and finishes it.
+"""Torch's `ShapeEnv` for one kind of inputs, created, queried and finished as torch.export does.
 
-torch.export gives each dimension that varies a symbol of its own and finds out later which are equal. Here dimensions
-with one name, which the user promises to be equal, have one symbol from the start: the layers of a model with a cache
-then ask the same questions.
+torch.export gives each dynamic dimension a symbol and finds out later which symbols are equal. Here, dimensions with
+the same name, which the user promises to be equal, share one symbol from the start, so that the layers of a model with
+a cache make the same queries.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WRAPPED: dict[type, Any] = {int: torch.SymInt, float: torch.SymFloat, bool: tor
 
 
 class Request(NamedTuple):
-    """What torch must be told of inputs: the signature of forward, the inputs without values, and what varies."""
+    """What torch needs: the signature of forward, the inputs without values, and the dynamic dimensions."""
 
     signature: inspect.Signature
     leaves: tuple[Any, ...]  # tensors on meta, and constants
@@ -45,7 +45,7 @@ class Request(NamedTuple):
 
 
 def request_of(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], dynamic_shapes: Any) -> Request:
-    """The request for the inputs of a model; it holds neither the model nor its tensors."""
+    """Return the request for the inputs of a model; it references neither the model nor its tensors."""
     if not isinstance(dynamic_shapes, (dict, tuple, list)):
         raise NotCoveredError(f"dynamic_shapes in a {type(dynamic_shapes).__name__}")
     leaves, in_spec = pytree.tree_flatten((tuple(args), kwargs))
@@ -66,7 +66,7 @@ def _blank(leaf: Any) -> Any:
 
 
 def request_key(request: Request) -> tuple[Any, ...]:
-    """What tells requests apart for which torch could answer differently."""
+    """Return a cache key: requests with equal keys get the same answers from torch."""
     parameters = tuple((name, parameter.kind) for name, parameter in request.signature.parameters.items())
     leaves = tuple(map(_leaf_key, request.leaves))
     return parameters, leaves, request.devices, repr(request.in_spec), _asked_key(request.dynamic_shapes), _settings()
@@ -79,7 +79,7 @@ def _leaf_key(leaf: Any) -> tuple[Any, ...]:
 
 
 def _asked_key(asked: Any) -> Any:
-    """What was asked of the sizes, as something that can be compared."""
+    """Return the requested dynamic shapes as a comparable value."""
     if isinstance(asked, dict):
         return "dict", tuple((key, _asked_key(value)) for key, value in asked.items())
     if isinstance(asked, (list, tuple)):
@@ -97,7 +97,7 @@ def _settings() -> Any:
 
 
 class Facts(NamedTuple):
-    """What torch knows of the sizes; two environments with equal facts answer alike."""
+    """What torch knows about the sizes; environments with equal facts give equal answers."""
 
     guards: int
     replacements: tuple[Any, ...]
@@ -107,20 +107,20 @@ class Facts(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """What torch says when a run is done: the environment with all that it knows, and the ranges of symbols."""
+    """The result of a run: the environment with all that torch knows, and the ranges of symbols."""
 
     environment: Any
     ranges: dict[Any, Any]
 
 
 class Violation(NamedTuple):
-    """The sizes cannot vary as asked."""
+    """The sizes cannot be dynamic as requested."""
 
     told: str
 
 
 class Environment:
-    """One `ShapeEnv` with the fake inputs that it was made for."""
+    """One `ShapeEnv` with its fake inputs."""
 
     def __init__(self, request: Request, space: Any) -> None:
         self._request = request
@@ -153,7 +153,7 @@ class Environment:
             return FakeTensor(self.mode, made, fake.device)
 
     def _one_symbol_each(self, leaves: Sequence[Any]) -> Any:
-        """What is asked of the sizes, with each name once; note which dimensions have the symbol of another one."""
+        """Return the requested sizes with each name once; record which dimensions share the symbol of another one."""
         indices = {id(leaf): index for index, leaf in enumerate(leaves)}
         first: dict[str, tuple[int, int]] = {}
         ranges: dict[str, tuple[Any, Any]] = {}
@@ -185,7 +185,7 @@ class Environment:
         return map_dynamic_shapes(reduced, by_name, asked_for, tree_name="inputs")
 
     def _described(self, index: int, fake: Any) -> tuple[list[Any], list[Any], torch.Tensor] | None:
-        """The sizes and strides of an input, with the symbols of other inputs where those are shared."""
+        """Return the sizes and strides of an input, with the shared symbols of other inputs."""
         if not isinstance(fake, torch.Tensor):
             if isinstance(fake, tuple(_WRAPPED.values())):
                 raise NotCoveredError("a number among the inputs that varies")
@@ -227,7 +227,7 @@ class Environment:
     # -- sizes ---------------------------------------------------------------------------------------------------------
 
     def node(self, size: Any) -> SymNode:
-        """Torch's node for a size."""
+        """Return torch's node for a size."""
         found = self._nodes.get(size)
         if found is None:
             options = {"constant": size.constant, "optimized_summation": size.is_sum}
@@ -235,16 +235,16 @@ class Environment:
         return found
 
     def number(self, value: Any) -> Any:
-        """Torch's number for a size, or numbers for a tuple of them; anything else as it is."""
+        """Convert sizes, also in tuples, to torch's numbers; return other values unchanged."""
         if type(value) is tuple:
             return [self.number(item) for item in value]
         return _WRAPPED[value.kind](self.node(value)) if hasattr(value, "is_sum") else value
 
     def by_own_rule(self, question: Any) -> None:
-        """Our own shape rules take fixed sizes only."""
+        """Return None: our own shape rules take fixed sizes only."""
 
     def note(self, result: Any) -> None:
-        """Ask what torch.export asks of every tensor that it traces: whether it lies in one of torch's orders."""
+        """Make the query that torch.export makes for every traced tensor: whether it has a known memory format."""
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 torch_internals.extract_tensor_metadata(leaf)
@@ -253,14 +253,14 @@ class Environment:
         return self.space.form_of(tensor)  # type: ignore[no-any-return]
 
     def current(self, form: Form) -> Form:
-        """A form with its sizes as they are written with what torch knows by now."""
+        """Return a form with its sizes rewritten with what torch knows now."""
         if not form.is_open:
             return form
         shape, stride, offset = (self.number(sizes) for sizes in (form.shape, form.stride, form.offset))
         return self.space.form(shape, stride, offset, form.dtype, form.device)  # type: ignore[no-any-return]
 
     def fake(self, form: Form) -> torch.Tensor:
-        """A fake tensor of a form, made without a guard."""
+        """Return a fake tensor of a form, without adding a guard."""
         shape, stride, offset = (self.number(sizes) for sizes in (form.shape, form.stride, form.offset))
         with self.shapes.suppress_guards():
             if type(offset) is int and not offset:
@@ -273,7 +273,7 @@ class Environment:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def finished(self) -> Finished | Violation:
-        """What torch.export says when forward is done: whether the sizes vary as asked, and in which ranges."""
+        """Check, as torch.export does after forward, that the sizes are dynamic as requested; return their ranges."""
         options = (self._dynamic_shapes, self._equalities, self._signature)
         try:
             no_graph: Any = None  # torch takes one, and does not read it
@@ -298,13 +298,13 @@ class Environment:
         return Finished(self.shapes, ranges)
 
     def close(self) -> None:
-        """Let go of the fake inputs; what torch knows of the sizes stays."""
+        """Release the fake inputs; what torch knows about the sizes is kept."""
         self._fakes, self.inputs, self._args, self._kwargs = [], [], (), {}
         self.shapes.tracked_fakes.clear()
 
 
 def _stand_in(signature: inspect.Signature) -> nn.Module:
-    """A module whose forward has a signature, and nothing else."""
+    """A module whose forward only has a signature."""
 
     def forward(*args: Any, **kwargs: Any) -> None:
         pass

@@ -1,4 +1,4 @@
-"""A size that varies, as the keys and attributes of rules hold it; it needs neither sympy nor torch's `ShapeEnv`."""
+"""A symbolic size in the keys and attributes of rules; it needs neither sympy nor torch's `ShapeEnv`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEPT = "a size that was kept from an earlier capture"
 
 
 class Size:
-    """A symbolic number of one space: equal ones are one object."""
+    """A symbolic number of one space; equal numbers are the same object."""
 
     __slots__ = ("constant", "expr", "hint", "is_sum", "kind", "symbols")
 
@@ -27,7 +27,7 @@ class Size:
 
 
 def live_size(number: Any) -> Size:
-    """The size behind a number that a model has, which must be of a run that is going on."""
+    """Return the size of a number of the model; the number must belong to the current run."""
     size = getattr(number.node, "size", None)
     if type(size) is not Size or number.node.sizes.is_over:
         raise NotCoveredError(KEPT)

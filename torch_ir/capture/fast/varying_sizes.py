@@ -1,9 +1,9 @@
-"""Sizes that vary: integers with a value and an expression, whose questions torch answers once.
+"""Symbolic sizes: integers with a value and an expression, whose queries to torch are memoised.
 
-A model sees the symbolic integers of torch, with a node of our own. Whatever is asked of it (`a + b`, `a == b`, the
-guard of a branch, the contiguity of a tensor) is asked of torch's `ShapeEnv` once and remembered for the process. An
-answer may depend on what is known of the sizes, and asking may add to that: answers belong to a `State`, which is
-followed by another one where torch learned something.
+A model sees torch's symbolic integers, with a node class defined here. Each query (`a + b`, `a == b`, the guard of a
+branch, the contiguity of a tensor) goes to torch's `ShapeEnv` once, and its answer is cached for the process. An answer
+may depend on what torch already knows about the sizes, and a query may add to that. So answers are cached per `State`;
+a query from which torch learns something leads to the next state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WRAPPED: dict[type, Any] = {int: torch.SymInt, float: torch.SymFloat, bool: tor
 
 
 class State:
-    """What is known of the sizes at some point of a run, with the answers that were given there."""
+    """What torch knows about the sizes at some point of a run, with the answers cached there."""
 
     def __init__(self, facts: Any, before: State | None = None, question: Callable[[Environment], Any] | None = None):
         self.facts = facts  # of torch's environment, to tell whether it was brought to this state again
@@ -40,12 +40,12 @@ class State:
 
     @property
     def replaced(self) -> frozenset[Any]:
-        """The symbols that are known to be equal to other expressions."""
+        """Return the symbols that torch replaces by other expressions."""
         return self.facts.replaced  # type: ignore[no-any-return]
 
 
 class Space:
-    """Everything that is known of one kind of inputs: its sizes, its states, and torch's environment in one of them."""
+    """The cache for one kind of inputs: its sizes, its states, and torch's environment in one of these."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -60,7 +60,7 @@ class Space:
         return self.form(shape, stride, 0, tensor.dtype, tensor.device)
 
     def environment(self, state: State) -> Environment:
-        """Torch's environment, in a state: as it is, or made again by asking what led there."""
+        """Return torch's environment in a state; if it is in another one, rebuild it by repeating the queries."""
         if self._environment is None or self._at is not state:
             steps = []
             while state.before is not None:
@@ -77,18 +77,21 @@ class Space:
         return self._environment
 
     def _is_reached(self, step: State) -> bool:
-        """Ask what led to a state once more; whether torch then knows what it knew there."""
+        """Repeat the query that led to a state; return whether torch then knows the same facts."""
         assert step.question is not None  # only the first state has none
         assert self._environment is not None
         try:
-            with disable_current_modes(), DisableTorchFunction():  # a number may ask while the recorder listens
+            with (
+                disable_current_modes(),
+                DisableTorchFunction(),
+            ):  # a number may be queried during recording
                 step.question(self._environment)
         except NotCoveredError:
             return False
         return self._environment.facts() == step.facts  # type: ignore[no-any-return]
 
     def ask(self, state: State, key: Key, question: Callable[[Environment], Any], is_kept: bool = True) -> Answer:
-        """The answer to a question in a state, if need be asked of torch."""
+        """Return the answer to a query in a state, from the cache or from torch."""
         for known, asked_at in self.lasting.get(key, ()):
             if id(asked_at) in state.path:
                 found = state.answers[key] = (known, state)
@@ -98,7 +101,7 @@ class Space:
         try:
             answer = question(environment)
         except BaseException:
-            self.close()  # what it has learned is unknown
+            self.close()  # torch may have learned something
             raise
         facts = environment.facts()
         after = state if facts == state.facts else State(facts, state, question)
@@ -117,7 +120,7 @@ class Space:
         self._environment = None
 
     def form_of(self, tensor: torch.Tensor) -> Form:
-        """The form of a fake tensor, whose sizes may vary."""
+        """Return the form of a fake tensor, which may have symbolic sizes."""
         shape, stride, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
         if all(type(size) is int for size in (*shape, *stride, offset)) or tensor.layout is not torch.strided:
             return form_of(tensor)
@@ -128,13 +131,13 @@ class Space:
     def form(
         self, shape: Sequence[Any], stride: Sequence[Any], offset: Any, dtype: torch.dtype, device: torch.device
     ) -> Form:
-        """The form with torch's numbers, or sizes, as its sizes; one that is known by now is a plain number."""
+        """Return a form with these sizes, given as torch's numbers or as sizes; known values become plain numbers."""
         return interned_form(
             (_known(self.plain(shape)), _known(self.plain(stride)), dtype, device, *_known((self.plain(offset),)))
         )
 
     def result(self, state: State) -> Any:
-        """What torch says of the sizes at the end of a run: the finished environment, or the violation."""
+        """Return the environment as torch finishes it at the end of a run, or the violation that it reports."""
         if state.result is None:
             try:
                 state.result = self.environment(state).finished()
@@ -143,7 +146,7 @@ class Space:
         return state.result
 
     def size(self, node: Any) -> Any:
-        """The size that a node of torch's stands for."""
+        """Return the size for a node of torch."""
         expr = node.expr
         key = (expr, node.pytype, node.hint, node.constant, type(node.constant), node._optimized_summation)
         found = self._sizes.get(key)
@@ -155,7 +158,7 @@ class Space:
         return found
 
     def plain(self, value: Any) -> Any:
-        """Torch's numbers and nodes as sizes, in any sequence of them."""
+        """Convert torch's numbers and nodes to sizes, also in nested sequences."""
         if isinstance(value, SYMBOLIC):
             return self.size(value.node)
         if isinstance(value, SymNode):
@@ -198,24 +201,24 @@ class OpenSizes:
         self._numbers: dict[Size, Any] = {}
 
     def close(self) -> None:
-        """End the run: its numbers are of no use any more."""
+        """End the run: its symbolic numbers become invalid."""
         self.is_over = True
         self._numbers.clear()
         self.space.close()
 
     def result(self) -> Any:
-        """What torch says of the sizes when the run is done."""
+        """Return the finished environment after the run."""
         return self.space.result(self.state)
 
     @property
     def inputs(self) -> list[Form | None]:
-        """The forms of the tensors among the leaves of the inputs; None for anything else."""
+        """Return the forms of the tensors among the leaves of the inputs; None for other leaves."""
         return self.space.inputs
 
     # -- what the model sees ------------------------------------------------------------------------------------------
 
     def number(self, size: Any) -> Any:
-        """A size as the model sees it; a plain number is itself."""
+        """Return a size as the model sees it; a plain number is returned unchanged."""
         if type(size) is not Size:
             return size
         found = self._numbers.get(size)
@@ -227,7 +230,7 @@ class OpenSizes:
         return [self.number(size) if type(size) is Size else size for size in sizes]
 
     def asked(self, name: str, node: SizeNode, args: Sequence[Any]) -> Any:
-        """Answer what is asked of a node by calling a method."""
+        """Answer a query that calls a method of a node."""
         if self.is_over:
             raise NotCoveredError(KEPT)
         state = self.state
@@ -253,7 +256,7 @@ class OpenSizes:
     # -- what is known -------------------------------------------------------------------------------------------------
 
     def current(self, size: Size) -> Size:
-        """A size as it is written with what is known now."""
+        """Return a size, rewritten with what torch knows now."""
         state = self.state
         if not state.replaced or state.replaced.isdisjoint(size.symbols):
             return size
@@ -264,7 +267,7 @@ class OpenSizes:
         return found  # type: ignore[no-any-return]
 
     def current_form(self, form: Form) -> Form:
-        """A form with its sizes as they are written now."""
+        """Return a form with its sizes rewritten with what torch knows now."""
         state = self.state
         if not state.replaced:
             return form
@@ -275,11 +278,11 @@ class OpenSizes:
         return found
 
     def current_of(self, number: Any) -> Size:
-        """The size behind a number that the model has, as it is written now."""
+        """Return the size of a number of the model, rewritten with what torch knows now."""
         return self.current(live_size(number))
 
     def rule(self, key: Key, question: Callable[[], Callable[[Environment], Any]], is_kept: bool) -> Any:
-        """The rule of a call on such sizes; without `is_kept` it is asked each time."""
+        """Return the rule of a call with symbolic sizes; without `is_kept`, it is not cached."""
         state = self.state
         if state.replaced:
             key = self._current_key(key)
@@ -297,7 +300,7 @@ class OpenSizes:
 
 
 class _Float:
-    """A float in a key: 0.0 is equal to -0.0, and to 0."""
+    """A float in a key, compared by its text: 0.0 equals -0.0 and 0."""
 
     def __init__(self, value: float) -> None:
         self.value = value
@@ -310,7 +313,7 @@ class _Float:
 
 
 class _Call:
-    """A question that is the call of a method of a node."""
+    """A query that calls a method of a node."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -324,7 +327,7 @@ class _Call:
 
 
 def _torchs(environment: Environment, value: Any) -> Any:
-    """An argument of a method as torch has it."""
+    """Convert an argument of a method to torch's types."""
     if type(value) is Size:
         return environment.node(value)
     if type(value) is tuple:
@@ -333,7 +336,7 @@ def _torchs(environment: Environment, value: Any) -> Any:
 
 
 class SizeNode(SymNode):
-    """The node of a symbolic number that a model sees; what is asked of it is asked of torch's own, once."""
+    """The node of a symbolic number that a model sees; it forwards each query to torch's own node once."""
 
     def __init__(self, sizes: OpenSizes, size: Size) -> None:
         self.sizes = sizes

@@ -1,4 +1,4 @@
-"""Sizes of a recording as the IR writes them: expressions over named symbols, with all that torch knows at the end."""
+"""Convert the sizes of a recording to expressions over named symbols, with all that torch knows at its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class WrittenSizes:
         self._forms: dict[Form, tuple[tuple[Any, ...], list[Any] | None]] = {}
 
     def described(self, name: str, form: Form) -> TensorMeta:
-        """A tensor of a form with sizes that vary."""
+        """Return a tensor for a form with symbolic sizes."""
         written = self._forms.get(form)
         if written is None:
             shape, stride = self._all_expressions(form.shape), self._all_expressions(form.stride)
@@ -34,13 +34,13 @@ class WrittenSizes:
         return TensorMeta(name, written[0], form.dtype_name, stride=written[1])
 
     def bind(self, tensor: TensorMeta, form: Form) -> None:
-        """Note that symbols can be read off an input."""
+        """Record which symbols an input determines."""
         for dim, size in enumerate(self._all_expressions(form.shape)):
             if not isinstance(size, int):
                 self._bindings.bind(size, tensor, dim)
 
     def scalar(self, value: Any) -> Any:
-        """An attribute in which sizes may vary."""
+        """Convert an attribute that may contain symbolic sizes."""
         if isinstance(value, list):
             return [self.scalar(item) for item in value]
         if type(value) is not Size:

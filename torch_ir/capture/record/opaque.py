@@ -62,8 +62,6 @@ def _blank(form: Any) -> Any:
 
 def name_placeholders(ir: IR) -> None:
     """Rename opaque nodes so that their type cannot be that of a torch operator."""
-    for node in ir.nodes:
+    for node in ir.all_nodes():
         if node.op_type.startswith(f"{OPAQUE}."):
             node.op_type = node.op_type.removesuffix(".default")
-    for body in ir.functions.values():
-        name_placeholders(body)

@@ -12,9 +12,10 @@ A name in place of a size makes that dimension dynamic; `<100` is the upper boun
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,7 @@ _NUMBER = re.compile(r"-?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?|-\d+", 
 _BRACKETS = re.compile(r"(?P<dtype>\w*)\[(?P<dims>[^\[\]]*)\](?:<(?P<below>\d+))?")
 _CROSSES = re.compile(r"(?P<dims>\w+)(?:<(?P<below>\d+))?")
 _DTYPE_LIKE = re.compile(r"(?:bf|float|bfloat|u?int|complex|[fiuc])\d+", re.IGNORECASE)
+_SUGGESTED = [*ALIASES, *(dtype for dtype in DTYPES if not re.fullmatch(r"u?int[1-7]", dtype))]
 _HELP = "write it as x=f32[1,3,224,224] or 1x3x224x224"
 
 
@@ -94,12 +96,10 @@ def refuse_twins(specs: Iterable[InputSpec]) -> None:
 
 def parse_input(text: str) -> InputSpec:
     """Parse one input, or raise a CommandError that suggests the nearest valid spelling."""
-    from torch_ir.cli.arguments.suggestions import respellings
-
     try:
         return _parse(text)
     except CommandError as error:
-        for fixed in respellings(text):
+        for fixed in _respellings(text):
             try:
                 _parse(fixed)
             except CommandError:
@@ -160,3 +160,23 @@ def _tensor(text: str, name: str | None, body: str) -> InputSpec:
 def _dtype(word: str) -> str | None:
     word = ALIASES.get(word, word)
     return word if word in DTYPES else None
+
+
+def _respellings(text: str) -> Iterator[str]:
+    """Yield candidates: other brackets, commas for crosses, a missing bracket, the nearest dtype, another order."""
+    if "@" in text or ":=" in text:
+        return
+    plain = text.translate(str.maketrans("(){};\u00d7X", "[][],xx")).replace(" ", "").replace("torch.", "")
+    plain = plain.replace("*", "," if "[" in plain else "x")
+    yield plain
+    yield plain + "]"
+    yield re.sub(r"\[(.*)\][:=](\w+)$", r"\2[\1]", plain)
+    yield re.sub(r"\[.*\]", lambda found: found.group().replace("x", ","), plain)
+    yield plain if "[" in plain else plain.replace(",", "x")
+    yield re.sub(r"(\w+)\[", lambda found: _nearest(found[1]) + "[", plain)
+    yield re.sub(r"x([A-Za-z]\w*)$", lambda found: "x" + _nearest(found[1]), plain)
+    yield re.sub(r":(\w+)$", r"x\1", plain)
+
+
+def _nearest(word: str) -> str:
+    return next(iter(difflib.get_close_matches(word.lower(), _SUGGESTED, n=1)), word)

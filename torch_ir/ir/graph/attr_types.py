@@ -5,6 +5,9 @@ Each typed name is a `str`, so it prints, compares and sorts as its text: `node[
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 # name -> bytes per element
 DTYPES: dict[str, int] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
@@ -61,6 +64,18 @@ class FunctionRef(_TypedName):
     """The name of a function of the graph, such as a branch of a `cond`."""
 
     __slots__ = ()
+
+
+def values_in(value: Any) -> Iterator[Any]:
+    """Yield the plain values and typed names in an attribute: in nested lists, tuples and dicts, or the value alone."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from values_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from values_in(item)
+    else:
+        yield value
 
 
 def is_device(text: str) -> bool:

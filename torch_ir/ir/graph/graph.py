@@ -165,9 +165,14 @@ class IR:
 
     def all_nodes(self) -> Iterator[OpNode]:
         """Yield the nodes of the graph and of its functions."""
-        yield from self.nodes
+        for graph in self.all_graphs():
+            yield from graph.nodes
+
+    def all_graphs(self) -> Iterator[IR]:
+        """Yield the graph, then its functions and theirs."""
+        yield self
         for body in self.functions.values():
-            yield from body.all_nodes()
+            yield from body.all_graphs()
 
     def node(self, name: str) -> OpNode:
         """Return the node of that name, using an index that is rebuilt when nodes have changed."""

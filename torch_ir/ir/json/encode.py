@@ -53,9 +53,8 @@ def _records(ir: IR) -> list[dict[str, Any]]:
 
 def constants_over(ir: IR, limit: int) -> Iterator[tuple[str, TensorData]]:
     """Yield the constants of a graph and its functions that are larger than `limit` bytes."""
-    yield from ((key, data) for key, data in ir.constants.items() if data.size > limit)
-    for body in ir.functions.values():
-        yield from constants_over(body, limit)
+    for graph in ir.all_graphs():
+        yield from ((key, data) for key, data in graph.constants.items() if data.size > limit)
 
 
 def _graph_record(

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from torch_ir.errors import GraphError
-from torch_ir.ir.graph.attr_types import FunctionRef
+from torch_ir.ir.graph.attr_types import FunctionRef, values_in
 from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ir.graph.node import OpNode, Origin
 from torch_ir.ir.graph.origins import common_origin, placed_in, seen_from
@@ -75,11 +75,8 @@ def with_calls_open(ir: IR, is_wanted: Callable[[OpNode], bool]) -> IR:
     if not any(node.is_call and is_wanted(node) for node in ir.all_nodes()):
         return ir
     copy = ir.clone()
-    left = [copy]
-    while left:
-        graph = left.pop()
+    for graph in copy.all_graphs():
         inline_all(graph, is_wanted)
-        left += graph.functions.values()
     return copy
 
 
@@ -167,7 +164,7 @@ def given_by(nodes: Sequence[OpNode]) -> list[TensorMeta]:
 
 def called_by(nodes: Iterable[OpNode]) -> list[FunctionRef]:
     """Return the functions that nodes reference, each once."""
-    refs = (value for node in nodes for value in node.attrs.values() if isinstance(value, FunctionRef))
+    refs = (value for node in nodes for value in values_in(node.attrs) if isinstance(value, FunctionRef))
     return list(dict.fromkeys(refs))
 
 

@@ -43,6 +43,15 @@ class Symbol:
         return f"{low}{self.name}{high}"
 
 
+def symbols_by_tensor(symbols: Iterable[Symbol]) -> dict[TensorMeta, list[Symbol]]:
+    """Return the symbols that each tensor determines."""
+    found: dict[TensorMeta, list[Symbol]] = {}
+    for symbol in symbols:
+        if symbol.tensor is not None:
+            found.setdefault(symbol.tensor, []).append(symbol)
+    return found
+
+
 def ordered_constraints(texts: Iterable[str]) -> list[str]:
     """Return each constraint once, the shortest first: the order in which a captured graph lists and checks them."""
     return sorted(set(texts), key=lambda text: (len(text), text))

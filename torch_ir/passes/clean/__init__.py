@@ -9,7 +9,6 @@ from torch_ir.passes.clean import (  # noqa: F401  # they register themselves
     hoist_from_functions,
     hoist_prologue,
     identities,
-    near_identities,
     propagate_sizes,
     quantization,
     reshapes,

@@ -1,4 +1,4 @@
-"""Identities: calls that return their input unchanged."""
+"""Identities: calls that return their input unchanged, or nearly so."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch_ir.analysis.memory.aliasing import memory_of
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.graph.operator_sets import DROPOUTS
 from torch_ir.ops.effects import gives_its_input
-from torch_ir.passes.clean import neutral_elements, repeated_operators
+from torch_ir.passes.clean import neutral_elements, repeated_operators, transposes
 from torch_ir.passes.clean.reshapes import RESHAPE
 from torch_ir.passes.clean.same_layout import as_sizes, is_like
 from torch_ir.passes.pass_registry import rule_pass
@@ -112,4 +112,11 @@ identities = rule_pass(
         *repeated_operators.EXACT,
     ],
     may_raise=["peak"],  # without the copy, the whole tensor it was taken from stays alive
+)
+# Results may differ in rounding, in the sign of zero, or by the kernel that reads them.
+near_identities = rule_pass(
+    "near-identities",
+    "Remove + 0.0, turn x * reciprocal(y) into x / y, and turn permutes that only move sizes of 1 into reshapes.",
+    [*neutral_elements.NEAR, transposes.order_of_ones],
+    may_raise=["peak"],
 )

@@ -7,6 +7,7 @@ decompose(ir, ["aten.mm", "aten.add.Tensor"])   # to a target's operators, as fa
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -16,7 +17,7 @@ from torch_ir.errors import CommandError, ShapeError, did_you_mean
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.ir.regroup.functions import FUSED, inline_all
-from torch_ir.ops.decompose import decomposed
+from torch_ir.ops.decompose import decomposed, recorded
 from torch_ir.ops.schema import find_operator, operator_names
 from torch_ir.ops.torch_internals import OpOverload
 from torch_ir.passes.decompose.open_size_rules import decomposed_openly, has_open_sizes
@@ -129,6 +130,16 @@ class Decomposing:
         if has_open_sizes(node):
             return decomposed_openly(node, self.ir.device, self.know.shapes.points)
         return decomposed(node, self.ir.device, prims=self.prims)
+
+    def _by_rule(self, node: OpNode, rule: Callable[..., Any]) -> IR | str:
+        """Return what a rule, a function of the operator's arguments written in torch, computes, or why it cannot."""
+
+        def at_one_size(known: OpNode, device: str) -> IR | str:
+            return recorded(known, rule, device)
+
+        if has_open_sizes(node):
+            return decomposed_openly(node, self.ir.device, self.know.shapes.points, at_one_size)
+        return recorded(node, rule, self.ir.device)
 
     def _idle_batch_norm(self, node: OpNode) -> IR:
         """Return batch norm in inference as its core operator, which torch's own rule skips."""

@@ -11,7 +11,9 @@ from typing import Any
 from torch_ir.analysis.shapes.open_sizes import Points, expressed, products
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, Expr, OpNode, TensorMeta, evaluate
+from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ops.calling import mapped
 from torch_ir.ops.decompose import decomposed
 
 _POINTS = 3  # inferred shapes are checked at more
@@ -20,7 +22,9 @@ _POINTS = 3  # inferred shapes are checked at more
 def has_open_sizes(node: OpNode) -> bool:
     """Whether a tensor size or an attribute is symbolic."""
     shapes = (dim for tensor in (*node.inputs, *node.outputs) for dim in tensor.shape)
-    return any(isinstance(dim, str) for dim in shapes) or any(map(_has_expression, node.attrs.values()))
+    return any(isinstance(dim, str) for dim in shapes) or any(
+        isinstance(value, Expr) for value in values_in(node.attrs)
+    )
 
 
 def decomposed_openly(
@@ -47,10 +51,6 @@ def decomposed_openly(
         return str(error)
 
 
-def _has_expression(value: Any) -> bool:
-    return any(map(_has_expression, value)) if isinstance(value, (list, tuple)) else isinstance(value, Expr)
-
-
 def _at(node: OpNode, sizes: Mapping[str, int]) -> OpNode:
     """Return a copy of a node, with tensors of its own, at these sizes."""
     copies: dict[TensorMeta, TensorMeta] = {}
@@ -62,15 +62,12 @@ def _at(node: OpNode, sizes: Mapping[str, int]) -> OpNode:
             copies[tensor] = TensorMeta(tensor.name, shape, tensor.dtype, stride=stride)
         return copies[tensor]
 
+    def known(value: Any) -> Any:
+        return evaluate(value, sizes) if isinstance(value, Expr) else value
+
     made = node.copy(copied)
-    made.attrs = {name: _number(value, sizes) for name, value in made.attrs.items()}
+    made.attrs = {name: mapped(value, known) for name, value in made.attrs.items()}
     return made
-
-
-def _number(value: Any, sizes: Mapping[str, int]) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_number(item, sizes) for item in value]
-    return evaluate(value, sizes) if isinstance(value, Expr) else value
 
 
 def _structure(body: IR) -> Hashable:

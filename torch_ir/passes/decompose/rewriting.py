@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch_ir.ir import IR, OpNode
-from torch_ir.ops.decompose import recorded
 from torch_ir.passes.decompose.decompose_pass import Decomposing
-from torch_ir.passes.decompose.open_size_rules import decomposed_openly, has_open_sizes
 
 Rule = Callable[..., Any]  # NotImplemented leaves a node as it is
 
@@ -27,11 +25,8 @@ def rewritten(ir: IR, rules: Mapping[str, Rule]) -> IR:
     if not any(node.op_type in rules for node in ir.all_nodes()):
         return ir
     copy = ir.clone()
-    graphs = [copy]
-    while graphs:
-        graph = graphs.pop()
+    for graph in copy.all_graphs():
         _Rewriting(graph, rules).run()
-        graphs += graph.functions.values()
     return copy.check()
 
 
@@ -46,11 +41,4 @@ class _Rewriting(Decomposing):
         return [node] if inside else super()._parts(node, inside)
 
     def _decomposed(self, node: OpNode) -> IR | str:
-        rule = self.rules[node.op_type]
-
-        def at_one_size(known: OpNode, device: str) -> IR | str:
-            return recorded(known, rule, device)
-
-        if has_open_sizes(node):
-            return decomposed_openly(node, self.ir.device, self.know.shapes.points, at_one_size)
-        return recorded(node, rule, self.ir.device)
+        return self._by_rule(node, self.rules[node.op_type])

@@ -18,39 +18,35 @@ _FOR_EVER = 2**63 - 1  # trip count limit of a loop
 
 
 def _cond(writer: Writer, node: OpNode) -> list[Value]:
-    text = writer.text
-    condition = _truth(writer, _reads(writer, node, "pred")[0])
-    operands = _reads(writer, node, "operands.")
-    made = [Value(text.name(tensor.name), torch_type(tensor)) for tensor in node.outputs]
+    condition = _truth(writer, writer.reads(node, "pred")[0])
+    operands = writer.reads(node, "operands.")
+    made = [writer.new(tensor) for tensor in node.outputs]
     types = ", ".join(value.type for value in made)
-    text.open(f"{', '.join(value.name for value in made)} = torch.prim.If {condition.name} -> ({types}) {{")
+    writer.open(f"{', '.join(value.name for value in made)} = torch.prim.If {condition.name} -> ({types}) {{")
     for function, end in (("true_fn", "} else {"), ("false_fn", "}")):
         given = _like(writer, writer.inside(writer.ir.functions[node.attrs[function]], operands), made)
-        text.place = node.name
-        text.say(f"torch.prim.If.yield {', '.join(value.name for value in given)} : {types}")
-        text.close(end)
+        writer.say(f"torch.prim.If.yield {', '.join(value.name for value in given)} : {types}")
+        writer.close(end)
     return made
 
 
 def _while_loop(writer: Writer, node: OpNode) -> list[Value]:
-    text = writer.text
     is_wanted, body = (writer.ir.functions[node.attrs[name]] for name in ("cond_fn", "body_fn"))
-    start, others = _reads(writer, node, "carried_inputs."), _reads(writer, node, "additional_inputs.")
+    start, others = writer.reads(node, "carried_inputs."), writer.reads(node, "additional_inputs.")
     first = _truth(writer, writer.inside(is_wanted, [*start, *others])[0])
-    made = [Value(text.name(tensor.name), torch_type(tensor)) for tensor in node.outputs]
-    carried = [Value(text.name(f"{tensor.name}.carried"), torch_type(tensor)) for tensor in node.outputs]
+    made = [writer.new(tensor) for tensor in node.outputs]
+    carried = [Value(writer.name(f"{tensor.name}.carried"), torch_type(tensor)) for tensor in node.outputs]
     types = ", ".join(value.type for value in made)
     begun = ", ".join(value.name for value in _like(writer, start, made))
     left = ", ".join(value.name for value in made)
-    most = text.constant(_FOR_EVER).name
-    label = ", ".join(f"{value.name}: {value.type}" for value in [Value(text.name("round"), INT), *carried])
-    text.open(f"{left} = torch.prim.Loop {most}, {first.name}, init({begun}) {{", [f"^bb0({label}):"])
+    most = writer.constant(_FOR_EVER).name
+    label = ", ".join(f"{value.name}: {value.type}" for value in [Value(writer.name("round"), INT), *carried])
+    writer.open(f"{left} = torch.prim.Loop {most}, {first.name}, init({begun}) {{", [f"^bb0({label}):"])
     given = _like(writer, writer.inside(body, [*carried, *others]), made)
     again = _truth(writer, writer.inside(is_wanted, [*given, *others])[0])
-    text.place = node.name
     names = ", ".join(value.name for value in given)
-    text.say(f"torch.prim.Loop.condition {again.name}, iter({names} : {types})")
-    text.close(f"}} : ({INT}, {BOOL}, {types}) -> ({types})")
+    writer.say(f"torch.prim.Loop.condition {again.name}, iter({names} : {types})")
+    writer.close(f"}} : ({INT}, {BOOL}, {types}) -> ({types})")
     return made
 
 
@@ -58,7 +54,7 @@ def _assertion(writer: Writer, node: OpNode) -> list[Value]:
     condition = node.attrs["self"]
     if isinstance(condition, Expr):
         holds = writer.sizes.of(condition)
-        writer.text.say(f"torch.runtime.assert {holds.name}, {in_mlir(node.attrs['assert_msg'])}")
+        writer.say(f"torch.runtime.assert {holds.name}, {in_mlir(node.attrs['assert_msg'])}")
     elif not condition:
         raise ConversionError(f"{node!r} asserts a condition that is always false")
     return []
@@ -71,15 +67,9 @@ WRITERS: dict[str, Callable[[Writer, OpNode], list[Value]]] = {
 }
 
 
-def _reads(writer: Writer, node: OpNode, start: str) -> list[Value]:
-    """Return the tensors of the arguments whose names begin with `start`."""
-    pairs = zip(node.args, node.inputs, strict=True)
-    return [writer.values[tensor.name] for name, tensor in pairs if name.startswith(start)]
-
-
 def _truth(writer: Writer, value: Value) -> Value:
     """Convert a tensor of one element to a bool."""
-    return value if value.type == BOOL else writer.text.compute("torch.aten.Bool.Tensor", [value], BOOL)
+    return value if value.type == BOOL else writer.compute("torch.aten.Bool.Tensor", [value], BOOL)
 
 
 def _like(writer: Writer, values: Sequence[Value], wanted: Sequence[Value]) -> list[Value]:
@@ -90,6 +80,6 @@ def _like(writer: Writer, values: Sequence[Value], wanted: Sequence[Value]) -> l
 def _cast(writer: Writer, value: Value, wanted: Value) -> Value:
     if value.type == wanted.type:
         return value
-    made = Value(writer.text.name("cast"), wanted.type)
-    writer.text.say(f"{made.name} = torch.tensor_static_info_cast {value.name} : {value.type} to {made.type}")
+    made = Value(writer.name("cast"), wanted.type)
+    writer.say(f"{made.name} = torch.tensor_static_info_cast {value.name} : {value.type} to {made.type}")
     return made

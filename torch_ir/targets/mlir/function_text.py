@@ -61,5 +61,4 @@ class Text(Lines):
         return self._constants[kind, text][0]
 
     def whole(self) -> list[str]:
-        """Return all lines, constants before operators."""
         return [*(line for _, line in self._constants.values()), *self.lines]

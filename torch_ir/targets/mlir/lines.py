@@ -37,6 +37,10 @@ class Lines:
         place = f" loc({in_mlir(self.place)})" if self.place else ""
         self.lines.append(f"{'  ' * self._depth}{line}{place}")
 
+    def whole(self) -> list[str]:
+        """Return all lines; a dialect puts its constants first."""
+        return self.lines
+
     def open(self, line: str, inside: Sequence[str] = ()) -> None:
         """Begin a region."""
         self.lines += ["  " * self._depth + line, *("  " * self._depth + label for label in inside)]

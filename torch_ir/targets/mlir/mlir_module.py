@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.targets.mlir.graph_writer import ENTRY, Function
 from torch_ir.targets.mlir.syntax import symbol
-from torch_ir.targets.mlir.torch_dialect import ENTRY, Function, Writer
+from torch_ir.targets.mlir.torch_dialect import Writer
 from torch_ir.targets.standalone_functions import ConvertedFunctions, with_functions
 
 
@@ -20,16 +21,15 @@ def write_module(ir: IR, functions: str) -> str:
 
     def convert(body: IR, name: str, op_type: str, called: Mapping[str, Function]) -> Function:
         writer = Writer(body, symbols, called)
-        lines = writer.function(f"private {symbol(name)}")
-        missing.extend(writer.missing)
-        return Function(symbol(name), body, lines)
+        function = writer.private_function(name)
+        missing.extend(each.node for each in writer.missing)
+        return function
 
     made = ConvertedFunctions(convert, symbols.taken)
     writer = Writer(ir, symbols, made.called_by(ir))
-    for tensor in ir.params:
-        writer.load(tensor)
-    lines = writer.function(f"@{ENTRY}", " attributes {torch.assume_strict_symbolic_shapes}")
-    if missing := [*missing, *writer.missing]:
+    arguments = [(tensor, "") for tensor in ir.graph_inputs]
+    lines = writer.function(f"@{ENTRY}", arguments, ir.params, " attributes {torch.assume_strict_symbolic_shapes}")
+    if missing := [*missing, *(each.node for each in writer.missing)]:
         raise ConversionError(refusal("the torch dialect of MLIR", missing))
     bodies = [line for function in made for line in function.lines]
     return "\n".join([f"module {symbol(ir.model_name or 'graph')} {{", *writer.globals, *bodies, *lines, "}", ""])

@@ -24,10 +24,7 @@ def with_separate_biases(ir: IR) -> IR:
     if not any(_is_quantized(node) for node in ir.all_nodes()):
         return ir
     ir = ir.clone()
-    left = [ir]
-    while left:
-        graph = left.pop()
-        left += graph.functions.values()
+    for graph in ir.all_graphs():
         taken = Names(tensor.name for tensor in graph.tensors()) | {node.name for node in graph.nodes}
         graph.nodes = [new for node in graph.nodes for new in _separated(node, taken)]
     return ir.check()

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch_ir.analysis.dependencies.slices import names_of
 from torch_ir.errors import ConversionError
 from torch_ir.escaping import in_python
-from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, Symbol, TensorMeta
+from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, TensorMeta
 from torch_ir.ir.graph.io_tree import Tree, leaves
 from torch_ir.ir.sizes.expressions import names_in
+from torch_ir.ir.sizes.symbols import symbols_by_tensor
 from torch_ir.ops import effects as facts
 from torch_ir.ops.calling import keywords
 from torch_ir.ops.prepare_run import ordered_arguments, returns_one
@@ -66,10 +68,7 @@ class Body:
             tensor: place(tensor.param.keys[0]) for tensor in ir.params if tensor.param is not None
         }
         self.sizes: dict[str, str] = {}
-        self._bound: dict[TensorMeta, list[Symbol]] = {}  # the symbols that each tensor determines
-        for symbol in ir.symbols.values():
-            if symbol.tensor is not None:
-                self._bound.setdefault(symbol.tensor, []).append(symbol)
+        self._bound = symbols_by_tensor(ir.symbols.values())
         self._module = ""
 
     def line(self, text: str) -> None:
@@ -237,24 +236,14 @@ class Body:
 
 def sizes_read(ir: IR) -> set[str]:
     """Return the symbols that a graph uses but does not get from its own tensors."""
-    read = {name for node in ir.nodes for name in _names(list(node.attrs.values()))}
-    read |= {name for _, leaf in leaves(ir.output_tree) for name in _names(leaf)}
+    read = {name for node in ir.nodes for name in names_of(node.attrs)}
+    read |= {name for _, leaf in leaves(ir.output_tree) for name in names_of(leaf)}
     for symbol in ir.symbols.values():
         if symbol.tensor is not None and symbol.dim is not None:
             read |= names_in(symbol.tensor.shape[symbol.dim])
     for body in ir.functions.values():
         read |= sizes_read(body)
     return read - ir.symbols.keys()
-
-
-def _names(value: Any) -> Iterator[str]:
-    if isinstance(value, Expr):
-        yield from names_in(value)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _names(item)
-    elif isinstance(value, dict):
-        yield from _names(list(value.values()))
 
 
 def _by_place(names: Sequence[str], values: Sequence[Any]) -> int:

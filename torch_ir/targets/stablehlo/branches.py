@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def _cond(writer: Writer, node: OpNode) -> list[Value]:
-    condition = _truth(writer, _reads(writer, node, "pred")[0])
-    operands = _reads(writer, node, "operands.")
+    condition = _truth(writer, writer.reads(node, "pred")[0])
+    operands = writer.reads(node, "operands.")
     results = [Kind(tensor.shape, tensor.dtype) for tensor in node.outputs]
 
     def branch(name: str) -> Callable[[], Sequence[Value]]:
@@ -27,7 +27,7 @@ def _cond(writer: Writer, node: OpNode) -> list[Value]:
 def _while_loop(writer: Writer, node: OpNode) -> list[Value]:
     """Inputs that the loop reads and does not change are carried unchanged."""
     is_wanted, body = (writer.ir.functions[str(node.attrs[name])] for name in ("cond_fn", "body_fn"))
-    start, others = _reads(writer, node, "carried_inputs."), _reads(writer, node, "additional_inputs.")
+    start, others = writer.reads(node, "carried_inputs."), writer.reads(node, "additional_inputs.")
     operands = [*start, *others]
     kinds = [Kind(value.shape, value.dtype) for value in operands]
 
@@ -44,12 +44,6 @@ WRITERS: dict[str, Callable[[Writer, OpNode], list[Value]]] = {
     "higher_order.cond": _cond,
     "higher_order.while_loop": _while_loop,
 }
-
-
-def _reads(writer: Writer, node: OpNode, start: str) -> list[Value]:
-    """Return the tensors of the arguments whose names begin with `start`."""
-    pairs = zip(node.args, node.inputs, strict=True)
-    return [writer.values[tensor.name] for name, tensor in pairs if name.startswith(start)]
 
 
 def _truth(writer: Writer, value: Value) -> Value:

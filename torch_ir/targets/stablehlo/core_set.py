@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ops.decompose import recorded
 from torch_ir.passes.decompose.decompose_pass import Decomposing
-from torch_ir.passes.decompose.open_size_rules import decomposed_openly, has_open_sizes
 from torch_ir.targets.stablehlo.rules import RULES
 from torch_ir.targets.stablehlo.torch_rules import TORCH_RULES
 
@@ -16,11 +14,8 @@ def in_core_set(ir: IR) -> tuple[IR, dict[str, str]]:
     Functions are kept.
     """
     copy, reasons = ir.clone(), dict[str, str]()
-    graphs = [copy]
-    while graphs:
-        graph = graphs.pop()
+    for graph in copy.all_graphs():
         _ToCore(graph, reasons).run()
-        graphs += graph.functions.values()
     return copy.check(), reasons
 
 
@@ -47,14 +42,5 @@ class _ToCore(Decomposing):
 
     def _decomposed(self, node: OpNode) -> IR | str:
         rule = TORCH_RULES.get(node.op_type)
-        if rule is None:
-            return super()._decomposed(node)
-
-        def at_one_size(known: OpNode, device: str) -> IR | str:
-            return recorded(known, rule, device)
-
-        if has_open_sizes(node):
-            found = decomposed_openly(node, self.ir.device, self.know.shapes.points, at_one_size)
-        else:
-            found = recorded(node, rule, self.ir.device)
+        found = self._by_rule(node, rule) if rule is not None else ""
         return super()._decomposed(node) if isinstance(found, str) else found

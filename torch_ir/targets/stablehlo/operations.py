@@ -67,7 +67,6 @@ class Builder(Lines):
         self._head: list[str] | None = []  # lines of constants; None inside a region
 
     def whole(self) -> list[str]:
-        """Return all lines, constants before operators."""
         return [*(self._head or ()), *self.lines]
 
     # -- operators ------------------------------------------------------------------------------------------------

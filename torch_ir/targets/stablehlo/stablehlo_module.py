@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from torch_ir.errors import UnsupportedOperatorsError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.passes.decompose.named_opsets import LeftOperator, shapes_of
+from torch_ir.targets.mlir.graph_writer import ENTRY, Function, Refused
 from torch_ir.targets.mlir.syntax import symbol
 from torch_ir.targets.stablehlo.core_set import in_core_set
-from torch_ir.targets.stablehlo.graph_function import Function, Refused, Writer
+from torch_ir.targets.stablehlo.graph_function import Writer
 from torch_ir.targets.standalone_functions import ConvertedFunctions, with_functions
-
-ENTRY = "main"
 
 
 @dataclass(frozen=True)
@@ -42,18 +41,16 @@ def write_module(ir: IR, functions: str) -> StableHLO:
 
     def convert(body: IR, name: str, op_type: str, called: Mapping[str, Function]) -> Function:
         writer = Writer(body, called, reasons)
-        lines = writer.function(f"private {symbol(name)}", [(tensor, "") for tensor in body.graph_inputs])
+        function = writer.private_function(name)
         missing.extend(writer.missing)
-        return Function(symbol(name), body, lines)
+        return function
 
     made = ConvertedFunctions(convert, {ENTRY})
     writer = Writer(ir, made.called_by(ir), reasons)
     weights = [tensor for tensor in ir.params if tensor.param is None or tensor.param.data is None]
-    for tensor in ir.params:
-        if tensor not in weights:
-            writer.load(tensor)
+    constants = [tensor for tensor in ir.params if tensor not in weights]
     arguments = [(tensor, _key(tensor)) for tensor in (*weights, *ir.graph_inputs)]
-    lines = writer.function(f"public @{ENTRY}", arguments)
+    lines = writer.function(f"public @{ENTRY}", arguments, constants)
     if missing := [*missing, *writer.missing]:
         rows = _ranked(missing)
         head = f"StableHLO cannot express {len(missing)} of the graph's nodes:"

@@ -173,7 +173,7 @@ def is_close(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
 
 
 def log_sigmoid(self: Tensor) -> Tensor:
-    """min(x, 0) - log(1 + exp(-|x|))."""
+    """min(x, 0) - log(1 + exp(-|x|)), without the rounding of exp(x) + 1."""
     return torch.minimum(self, torch.zeros_like(self)) - torch.log1p(torch.exp(-self.abs()))
 
 

@@ -17,9 +17,10 @@ import torch
 from torch import fx, nn
 
 from torch_ir.errors import ConversionError
-from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, Symbol, TensorMeta
+from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, TensorMeta
 from torch_ir.ir.graph.io_tree import Record, Tree, rebuild
 from torch_ir.ir.sizes.expressions import FUNCTIONS, translate
+from torch_ir.ir.sizes.symbols import symbols_by_tensor
 from torch_ir.ops import effects as facts
 from torch_ir.ops.calling import keywords
 from torch_ir.ops.prepare_run import on_copies, ordered_arguments, present, returns_one
@@ -88,10 +89,7 @@ class _Writer:
         self.graph = fx.Graph()
         self.values: dict[TensorMeta, Any] = {}
         self.sizes: dict[str, Any] = {}
-        self.bound: dict[TensorMeta, list[Symbol]] = {}  # the symbols that each tensor determines
-        for symbol in ir.symbols.values():
-            if symbol.tensor is not None:
-                self.bound.setdefault(symbol.tensor, []).append(symbol)
+        self.bound = symbols_by_tensor(ir.symbols.values())
         self.bodies: dict[str, fx.GraphModule] = {}
 
     def give(self, tensor: TensorMeta) -> None:

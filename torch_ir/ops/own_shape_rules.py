@@ -1,21 +1,20 @@
-"""Shape rules for the most common operators on plain tensors, tried before torch's fake tensors.
+"""Shape rules for the most common operators on plain cpu tensors, tried before torch's own.
 
-The first fake tensor of a process imports sympy and `torch._dynamo`, which takes longer than most captures, and so do
-torch's meta kernels in Python. These rules need neither: views have C++ kernels, and for the rest a few lines compute
-shape, dtype and strides. A rule is valid for the tensors that it accepts; all others, and all errors, go to fake
-tensors. Tests compare each rule with these, over dtypes, shapes and strides.
+The first fake tensor of a process imports sympy and `torch._dynamo`, which takes longer than most captures and checked
+loads, and so do torch's meta kernels in Python. These rules need neither: views have C++ kernels, and for the rest a
+few lines compute shape, dtype and strides. A rule is valid for the tensors that it accepts; all others, and all errors,
+are left to torch. Tests compare each rule with fake tensors, over dtypes, shapes and strides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import ceil
 from typing import Any
 
 import torch
 
-from torch_ir.capture.fast.shape_tensors import Form
 from torch_ir.ops.torch_internals import DispatchKey, OpOverload, call_kernel
 
 _CPU, _META = torch.device("cpu"), torch.device("meta")
@@ -30,10 +29,12 @@ class _NoRuleError(Exception):
     """A call without a rule here."""
 
 
-def call_on_meta(func: OpOverload, forms: Sequence[Form], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the result of a call on meta tensors of these forms, or raise: then use fake tensors."""
+def call_on_meta(
+    func: OpOverload, dtypes: Iterable[torch.dtype], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Return the result of a call on meta tensors of these dtypes, or raise: then use torch's rules."""
     rule = RULES.get(func)
-    if rule is None or not all(form.device == _CPU and form.dtype in _DTYPES for form in forms):
+    if rule is None or not _DTYPES.issuperset(dtypes):
         raise _NoRuleError
     return rule(*args, **kwargs)
 
@@ -93,6 +94,7 @@ def _unary(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 
 def _unary_in_place(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     _floats(tensor)
+    _require(_is_row_major(tensor) or _is_permuted(tensor))  # no two elements share memory
     return tensor
 
 
