@@ -13,7 +13,7 @@ import torch
 
 from torch_ir.capture import extract_ir, meta_init
 from torch_ir.capture.export.dynamic import keep_promises, loosened
-from torch_ir.errors import CaptureWarning, ExportError, MissingExtraError
+from torch_ir.errors import CaptureWarning, Cause, ExportError, MissingExtraError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_layout import DECODE, cache_outputs
 from torch_ir.llm.checkpoint_layout import PLACES, to_checkpoint_layout
@@ -25,6 +25,7 @@ from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.weight_files import WeightSource
 
 if TYPE_CHECKING:
+    from torch_ir.llm.entry_points import DecoderOnly
     from torch_ir.llm.multimodal import Multimodal
 
 _log = logging.getLogger("torch_ir.llm")  # the command line shows it as progress
@@ -99,7 +100,7 @@ def extract_llm(
         encoders = _encoders(calls, name, blocks)
     graphs = len(encoders) + 2
     _log.info("graph %d of %d, prefill", graphs - 1, graphs, extra={"graph": True})
-    ir = _extract(calls.prefill(), name, blocks)
+    ir = _prefill(calls, name, blocks)
     if not cache_outputs(ir):
         raise ExportError(f"{type(model).__name__} keeps no cache from one token to the next")
     _log.info("graph %d of %d, decode", graphs, graphs, extra={"graph": True})
@@ -118,6 +119,17 @@ def extract_llm(
         ir = to_checkpoint_layout(ir, model, dequantize=dequantize, checkpoint=checkpoint)
     list_weights(ir)
     return ir.check()
+
+
+def _prefill(calls: DecoderOnly, name: str, blocks: str) -> IR:
+    """Capture prefill; if the length of the prompt cannot vary, the error says how to fix it."""
+    try:
+        return _extract(calls.prefill(), name, blocks)
+    except ExportError as error:
+        if calls.prompt is not None or error.cause is not Cause.SIZE_CANNOT_VARY:
+            raise
+        advice = "fix the length of the prompt with prompt=N, or --prompt N"
+        raise ExportError(f"{error}; {advice}", cause=Cause.SIZE_CANNOT_VARY) from error
 
 
 def _encoders(calls: Multimodal, name: str, blocks: str) -> dict[str, IR]:

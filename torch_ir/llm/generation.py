@@ -11,11 +11,12 @@ from torch.nn.functional import pad
 
 from torch_ir.errors import ExecutionError, first_line
 from torch_ir.ir import IR, evaluate
-from torch_ir.llm.cache_layout import cache_map, decode_graph
+from torch_ir.llm.cache_layout import cache_map, decode_graph, keyword_inputs
 from torch_ir.llm.checkpoint_layout import checkpoint_weights
 from torch_ir.llm.image_positions import prompt_positions
 from torch_ir.llm.joined_entries import entry_graphs
 from torch_ir.llm.run_encoders import Encoders, weights_read
+from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.run import IRExecutor
 from torch_ir.run.tolerances import compare
 from torch_ir.run.weight_files import weights_for
@@ -84,6 +85,7 @@ class Steps:
         self.prefill, self.decode, self.token = prefill, decode, token
         self.places = places  # length of a fixed cache
         self.takes_positions = takes_positions
+        self.shortest = 1  # prompt that prefill takes
 
     def steps(self, count: int, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """Yield the logits of the last token after prefill and every further step, as float[batch, 1, vocabulary]."""
@@ -94,21 +96,42 @@ class Steps:
         positions = inputs.get("position_ids")
         if self.takes_positions and positions is None:
             raise ExecutionError("pass position_ids; torch_ir.llm.prompt_positions(model, inputs) returns them")
-        output = self.prefill(**inputs)
-        cache, mask = dict(output["cache"]), inputs.get("attention_mask")
+        is_short = taken < self.shortest and inputs.keys() <= {self.token, "attention_mask", *_EVERY_STEP}
+        output = self._decode_prompt(inputs) if is_short else self.prefill(**inputs)
+        cache = dict(output["cache"])
         yield output["logits"][:, -1:]
         for position in range(taken, taken + count - 1):
-            step = {self.token: output["logits"][:, -1:].argmax(-1), "cache": cache}
-            step |= {name: inputs[name] for name in _EVERY_STEP if name in inputs}
-            if self.places is not None:
-                step["position"] = torch.tensor(position)
+            step = self._step(output["logits"][:, -1:].argmax(-1), cache, position, inputs)
             if positions is not None:
                 step["position_ids"] = positions = positions[..., -1:] + 1
-            if mask is not None:
-                step["attention_mask"] = self._mask(mask, position)
             output = self.decode(**step)
             cache |= output["cache"]
             yield output["logits"][:, -1:]
+
+    def _decode_prompt(self, inputs: Mapping[str, Any]) -> Any:
+        """Decode a prompt that is too short for prefill, token by token from an empty cache."""
+        tokens, mask = inputs[self.token], inputs.get("attention_mask")
+        if mask is not None and not bool(mask.bool().all()):
+            raise ExecutionError(f"a padded prompt must have at least {self.shortest} tokens, not {tokens.shape[1]}")
+        cache, output = self.empty_cache(tokens.shape[0]), None
+        for position, token in enumerate(tokens.split(1, dim=1)):
+            before = {**inputs, **({} if mask is None else {"attention_mask": mask[:, :position]})}
+            output = self.decode(**self._step(token, cache, position, before))
+            cache |= output["cache"]
+        return output
+
+    def _step(self, token: Tensor, cache: Mapping[str, Tensor], position: int, inputs: Mapping[str, Any]) -> Any:
+        """Return the inputs of decode for one token; `inputs` has the mask of earlier tokens or of the prompt."""
+        step = {self.token: token, "cache": cache, **{name: inputs[name] for name in _EVERY_STEP if name in inputs}}
+        if self.places is not None:
+            step["position"] = torch.tensor(position)
+        if (mask := inputs.get("attention_mask")) is not None:
+            step["attention_mask"] = self._mask(mask, position)
+        return step
+
+    def empty_cache(self, batch: int) -> dict[str, Tensor]:
+        """Return the cache before the first token."""
+        raise NotImplementedError
 
     def prefill_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the inputs of prefill."""
@@ -129,7 +152,8 @@ class Generator(Steps):
         decode = decode_graph(ir)
         weights = weights_for(entry_graphs(ir).values(), weights)
         names = [tensor.name for tensor in decode.graph_inputs]
-        places: Any = cache_map(ir)[0].shape[2] if "position" in names else None
+        keys = [tensor for tensor in cache_map(ir) if tensor.name.endswith(".key")]
+        places: Any = keys[0].shape[2] if keys and "position" in names else None
         super().__init__(
             IRExecutor(ir, weights),
             IRExecutor(decode, weights_read(decode, weights)),
@@ -138,6 +162,14 @@ class Generator(Steps):
             takes_positions="position_ids" in names,
         )
         self.encoders = Encoders(ir, weights)
+        self._cache = keyword_inputs(decode, "cache")
+        length = next((tensor.shape[1] for tensor in ir.graph_inputs if tensor.name == self.token), 1)
+        self.shortest = length if isinstance(length, int) else max(ir.symbols[length].min or 1, 1)
+
+    def empty_cache(self, batch: int) -> dict[str, Tensor]:
+        sizes = {"batch": batch, "past": 0}
+        shapes = {name: [int(evaluate(dim, sizes)) for dim in tensor.shape] for name, tensor in self._cache.items()}
+        return {name: torch.zeros(shape, dtype=TORCH_DTYPES[self._cache[name].dtype]) for name, shape in shapes.items()}
 
     def prefill_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         return self.encoders.prefill_inputs(inputs)
@@ -146,9 +178,7 @@ class Generator(Steps):
 def _greedy(model: Any, new_tokens: int, inputs: Mapping[str, Tensor]) -> Any:
     """Generate greedily with the model itself, without end, forced or suppressed tokens."""
     usual = model.generation_config
-    plain = type(usual)(
-        max_new_tokens=new_tokens, do_sample=False, pad_token_id=0, output_logits=True, return_dict_in_generate=True
-    )
+    plain = type(usual)(max_new_tokens=new_tokens, do_sample=False, output_logits=True, return_dict_in_generate=True)
     if "decoder_input_ids" in inputs:
         plain.decoder_start_token_id = int(inputs["decoder_input_ids"][0, 0])
     try:
