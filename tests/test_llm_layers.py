@@ -86,6 +86,23 @@ def test_a_prompt_shorter_than_a_convolution() -> None:
         verify_llm(ir, model, 4, input_ids=torch.randint(3, 50, (2, 2)), attention_mask=mask)
 
 
+def test_a_model_that_asks_whether_there_is_a_past() -> None:
+    """XGLM does: its decode takes no empty cache, and the range says so."""
+    model = build("xglm")
+    ir = extract_llm(model)
+    assert ir.functions["decode"].symbols["past"].min == 1
+    with pytest.raises(ExecutionError, match="past = 0 is out of range: 1 <= past"):
+        verify_llm(ir, model, 4, input_ids=torch.tensor([[5]]))
+
+
+def test_a_fixed_cache_without_keys() -> None:
+    """Recurrent states have no length: a limit of tokens does not apply."""
+    model = build("mamba")
+    ir = extract_llm(model, batch=2, prompt=6, cache_length=8)
+    is_valid, told = verify_llm(ir, model, 6, input_ids=torch.randint(3, 50, (2, 6)))
+    assert is_valid, told
+
+
 # -- masks ------------------------------------------------------------------------------------------------------------
 
 

@@ -13,11 +13,13 @@ import torch
 
 from torch_ir.capture import extract_ir, meta_init
 from torch_ir.capture.export.dynamic import keep_promises, loosened
+from torch_ir.entries.entry_feeds import EXTENSION, list_weights
 from torch_ir.errors import CaptureWarning, Cause, ExportError, MissingExtraError
-from torch_ir.ir import IR
+from torch_ir.ir import IR, evaluate
+from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.llm.cache_layout import DECODE, cache_outputs
 from torch_ir.llm.checkpoint_layout import PLACES, to_checkpoint_layout
-from torch_ir.llm.joined_entries import ENCODE, EXTENSION, PROJECT, describe_entries, join_encoders, list_weights
+from torch_ir.llm.joined_entries import ENCODE, PROJECT, describe_entries, join_encoders
 from torch_ir.llm.projector import split_projector
 from torch_ir.llm.quantized import quantization_of
 from torch_ir.ops.effects import is_opaque
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from torch_ir.llm.multimodal import Multimodal
 
 _log = logging.getLogger("torch_ir.llm")  # the command line shows it as progress
+PAST = "past"  # the size of the cache in decode
 _LAYOUTS = ("checkpoint", "model")
 _ENCODER_DECODERS = ("Seq2SeqLM", "SpeechSeq2Seq")  # kinds of AutoModelFor...
 _DECODERS = ("CausalLM", "ImageTextToText", "MultimodalLM")
@@ -105,6 +108,7 @@ def extract_llm(
         raise ExportError(f"{type(model).__name__} keeps no cache from one token to the next")
     _log.info("graph %d of %d, decode", graphs, graphs, extra={"graph": True})
     decode = _extract(calls.decode(ir), f"{name}.{DECODE}", blocks, loosely=cache_length is None)
+    _exclude_empty_cache(decode)
     written = {target for target, _ in decode.mutations}
     # drop the encoder's weights; keep tables that every call writes, even if unused
     decode.params = [param for param in decode.params if param.consumers or param in written]
@@ -130,6 +134,15 @@ def _prefill(calls: DecoderOnly, name: str, blocks: str) -> IR:
             raise
         advice = "fix the length of the prompt with prompt=N, or --prompt N"
         raise ExportError(f"{error}; {advice}", cause=Cause.SIZE_CANNOT_VARY) from error
+
+
+def _exclude_empty_cache(decode: IR) -> None:
+    """Start the range of `past` at 1 if the model decides on whether there is a past."""
+    past = decode.symbols.get(PAST)
+    if past is not None and any(
+        names_in(text) == {PAST} and not evaluate(text, {PAST: 0}) for text in decode.constraints
+    ):
+        past.min = 1
 
 
 def _encoders(calls: Multimodal, name: str, blocks: str) -> dict[str, IR]:

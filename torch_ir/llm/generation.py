@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from torch_ir.entries.execute import weights_read
 from torch_ir.errors import ExecutionError, first_line
 from torch_ir.ir import IR, evaluate
 from torch_ir.llm.cache_layout import cache_map, decode_graph, keyword_inputs
 from torch_ir.llm.checkpoint_layout import checkpoint_weights
 from torch_ir.llm.image_positions import prompt_positions
 from torch_ir.llm.joined_entries import entry_graphs
-from torch_ir.llm.run_encoders import Encoders, weights_read
+from torch_ir.llm.run_encoders import Encoders
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.run import IRExecutor
 from torch_ir.run.tolerances import compare
@@ -84,7 +85,7 @@ class Steps:
     ) -> None:
         self.prefill, self.decode, self.token = prefill, decode, token
         self.places = places  # length of a fixed cache
-        self.takes_positions = takes_positions
+        self.takes_positions, self.takes_position = takes_positions, places is not None
         self.shortest = 1  # prompt that prefill takes
 
     def steps(self, count: int, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
@@ -123,7 +124,7 @@ class Steps:
     def _step(self, token: Tensor, cache: Mapping[str, Tensor], position: int, inputs: Mapping[str, Any]) -> Any:
         """Return the inputs of decode for one token; `inputs` has the mask of earlier tokens or of the prompt."""
         step = {self.token: token, "cache": cache, **{name: inputs[name] for name in _EVERY_STEP if name in inputs}}
-        if self.places is not None:
+        if self.takes_position:
             step["position"] = torch.tensor(position)
         if (mask := inputs.get("attention_mask")) is not None:
             step["attention_mask"] = self._mask(mask, position)
@@ -161,6 +162,7 @@ class Generator(Steps):
             places,
             takes_positions="position_ids" in names,
         )
+        self.takes_position = "position" in names  # also without keys and values, whose number is the limit
         self.encoders = Encoders(ir, weights)
         self._cache = keyword_inputs(decode, "cache")
         length = next((tensor.shape[1] for tensor in ir.graph_inputs if tensor.name == self.token), 1)

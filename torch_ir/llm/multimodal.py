@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationMixin
 
+from torch_ir.entries.entry_feeds import plain_path
 from torch_ir.errors import ExportError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.graph.io_tree import Record, Slot, leaves, rebuild
@@ -242,7 +243,7 @@ def _counted_placeholders(owner: Any) -> Iterator[None]:
 def feature_names(graph: IR) -> list[str]:
     """Return names for the outputs of an encoder by their place in its output object: `pooler_output.0`."""
     paths = [path for path, leaf in leaves(graph.output_tree) if isinstance(leaf, Slot)]
-    return [path.replace("[", ".").replace("]", "").replace("'", "").strip(".") or "features" for path in paths]
+    return [plain_path(path) or "features" for path in paths]
 
 
 def _sizes(modality: str, tensor: TensorMeta) -> Iterator[tuple[str, int | None]]:
