@@ -146,7 +146,7 @@ def test_refused() -> None:
     with pytest.raises(ExportError, match="have no input_ids; pass what its processor returns"):
         extract_llm(LlavaConfig(), inputs={"pixel_values": torch.empty(1, 3, 8, 8)})
     ids = torch.ones(1, 4, dtype=torch.int64)
-    with pytest.raises(ExportError, match="that takes pixel_values; such models are not supported"):
+    with pytest.raises(ExportError, match="neither forward nor an encoder of LlamaForCausalLM takes pixel_values"):
         extract_llm(
             LlamaConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=9),
             inputs={"input_ids": ids, "pixel_values": torch.empty(1, 3, 8, 8)},

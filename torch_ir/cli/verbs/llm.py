@@ -33,6 +33,8 @@ path/to/checkpoint -o model.json --batch 1 --cache-length 2048 --json
 my_package.models:make_config -o model.json --padding
 "hf:gpt2?n_layer=2&n_embd=64&n_head=2" -o tiny.json --verify 8
 path/to/llava -o llava.json --input @processed.npz
+path/to/checkpoint -o adapted.json --lora path/to/adapter
+llama.json -o adapted.json --lora path/to/adapter
 llama.json
 """
 _SHOWN = 8
@@ -45,9 +47,21 @@ def add_parser(verbs: Verbs) -> None:
         "model",
         metavar="MODEL",
         help="hf:TYPE?key=value&..., a folder with a config.json, or net.py:make, a function that returns a config "
-        "or a model; without -o, an IR file to show",
+        "or a model; without -o, an IR file to show; with --lora, also an IR file to adapt",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="the IR file to write")
+    parser.add_argument(
+        "--lora",
+        metavar="FOLDER",
+        help="merge a LoRA adapter of PEFT into the weights; MODEL may also be an IR file of this verb",
+    )
+    parser.add_argument(
+        "--lora-input",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="take a LoRA adapter of PEFT as an input that each row of the batch chooses; repeatable",
+    )
     parser.add_argument("--batch", type=int, metavar="N", help="fix the batch size (default: it varies)")
     parser.add_argument("--prompt", type=int, metavar="N", help="fix the length of the prompt (default: it varies)")
     parser.add_argument("--cache-length", type=int, metavar="N", help="a cache of fixed length N (default: it grows)")
@@ -92,10 +106,16 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    is_adapted = bool(arguments.lora or arguments.lora_input)
+    if is_adapted and (arguments.verify or arguments.output is None):
+        problem = "--verify compares with the model alone" if arguments.verify else "an adapted graph is written to -o FILE"
+        raise CommandError(f"{problem}; {'leave it out, or' if arguments.verify else 'add it, or'} leave out --lora")
     if arguments.output is None:
         if not os.path.isfile(arguments.model):
             raise CommandError(f"{arguments.model!r} is not an IR file; to capture a model, add -o FILE")
         ir, facts = load_checked(arguments.model), {"file": arguments.model}
+    elif is_adapted and os.path.isfile(arguments.model):
+        ir, facts = _saved(_adapted(load_checked(arguments.model), arguments), arguments, time.perf_counter())
     else:
         ir, facts = _extract(arguments)
     from dataclasses import asdict
@@ -151,10 +171,24 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
         inputs={str(spec.name): meta_value(spec, {}) for spec in processed} or None,
         model_name=arguments.name,
     )
+    ir, facts = _saved(_adapted(ir, arguments), arguments, start)
+    return ir, facts | (_verify(ir, arguments, processed) if arguments.verify else {})
+
+
+def _adapted(ir: IR, arguments: argparse.Namespace) -> IR:
+    """Return the graph with the adapters of the command line, or the graph itself."""
+    from torch_ir.llm import lora_as_inputs, merge_lora
+
+    if arguments.lora:
+        ir = merge_lora(ir, arguments.lora)
+    return lora_as_inputs(ir, arguments.lora_input) if arguments.lora_input else ir
+
+
+def _saved(ir: IR, arguments: argparse.Namespace, start: float) -> tuple[IR, dict[str, Any]]:
+    """Write the file, and return the graph with the facts about it."""
     save_graph(ir, arguments.output)
     seconds = round(time.perf_counter() - start, 3)
-    facts = {"file": arguments.output, "file_bytes": os.path.getsize(arguments.output), "seconds": seconds}
-    return ir, facts | (_verify(ir, arguments, processed) if arguments.verify else {})
+    return ir, {"file": arguments.output, "file_bytes": os.path.getsize(arguments.output), "seconds": seconds}
 
 
 def _own_checkpoint(arguments: argparse.Namespace) -> str | None:
