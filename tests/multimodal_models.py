@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig
 
+from tests.multimodal_tables import ENCODERS, FIXED_PROMPT, IMAGE_SIZE, NOT_BUILT, REFUSED, SETTINGS, WHOLE
 from torch_ir import IR, TorchIRError, meta_init
 from torch_ir.llm import extract_llm, verify_llm
 from torch_ir.llm.tiny_config import shrunk
@@ -27,184 +28,10 @@ from torch_ir.llm.tiny_config import shrunk
 TOKENS = 6
 TABLES = ("IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
 KINDS = {"image": 1, "video": 2, "audio": 3}  # modalities, with the number of their tokens in mm_token_type_ids
-_SIZE = 32  # of images
 _TOKEN = {"image": 90, "video": 91, "audio": 92}
 _WHOLE_VIDEOS = ("qwen2", "ernie", "exaone", "hyper", "video_llama", "minimax")  # others have text between frames
 _LAST = 90  # below are words
 ENCODED = ("pixel_values", "pixel_values_videos", "input_features", "image_pixel_values", "audio_input_features")
-
-# Sizes of encoders, where their configurations have such a field.
-ENCODERS: dict[str, Any] = {
-    "depth": 2,
-    "embed_dim": 32,
-    "num_heads": 4,
-    "out_hidden_size": 32,
-    "text_hidden_size": 32,
-    "output_dim": 32,
-    "window_size": 32,
-    "fullatt_block_indexes": [1],
-    "deepstack_visual_indexes": [0],
-    "num_position_embeddings": 16,
-    "n_window": 10,
-    "n_window_infer": 20,
-    "downsample_hidden_size": 16,
-    "num_global_layers": 1,
-}
-# Fields of whole configurations.
-WHOLE: dict[str, Any] = {
-    "image_grid_pinpoints": [[_SIZE, _SIZE]],
-    "mm_tokens_per_image": 4,
-    "vision_feature_layers": [-1, -2],
-    "audio_intermediate_size": 128,
-    "num_query_tokens": 4,
-    "use_cache": True,
-    "qformer_num_query_tokens": 4,
-}
-_OMNI = {"vision_start_token_id": 93, "vision_end_token_id": 94, "audio_start_token_id": 95, "audio_end_token_id": 96}
-_CHUNKS = {"audio_config.n_window": 50, "audio_config.n_window_infer": 100}  # the lengths that the model computes with
-_OPT = {"text_config.word_embed_proj_dim": 32}
-_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
-_PIXTRAL = {"vision_config.head_dim": 8}
-_SPEECH = {"downsample_rate": 2, "window_size": 4, "projector_config.encoder_hidden_size": 32}
-# What the tiny configuration of a model needs besides the shared sizes: fields, nested ones with dots.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "aria": {"projector_patch_to_query_dict": {16: 4}},
-    "step3p7": {"text_config.sliding_window": 4},
-    "glm4v_moe": {"text_config.head_dim": 16},
-    "qwen2_5_omni_thinker": _OMNI,
-    "qwen3_omni_moe_thinker": {**_OMNI, **_CHUNKS},
-    "mistral3": _PIXTRAL,
-    "mistral_large4": _PIXTRAL,
-    "lighton_ocr": _PIXTRAL,
-    "granite_speech": _SPEECH,
-    "granite_speech_plus": _SPEECH,
-    "voxtral": {"audio_config.intermediate_size": 128},
-    "llama4": {
-        "vision_config.intermediate_size": 128,
-        "vision_config.projector_input_dim": 32,
-        "vision_config.projector_output_dim": 32,
-        "vision_config.vision_output_dim": 32,
-    },
-    "muse_glimmer": {"out_hidden_size": 128, "projector_hidden_size": 32},
-    "muse_spark": {"out_hidden_size": 128, "projector_hidden_size": 32, "text_config.moe_hidden_size": 32},
-    "nemotron_h_omni": {"projector_hidden_size": 32, "vision_hidden_size": 32, "vision_config.max_img_size": 64, "vision_config.patch_dim": 192, "vision_config.video_patch_dim": 384},
-    "glm5_next": {"text_config.linear_head_dim": 16, "text_config.index_topk": 4},
-    "janus": {
-        "vq_config.base_channels": 32,
-        "vq_config.num_embeddings": 32,
-        "vision_config.num_image_tokens": 16,
-    },
-    "cohere_compass": {"text_config.rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}},
-    "deepseek_ocr2": {"text_config.mlp_layer_types": ["dense", "sparse"]},
-    "granite4_vision": {"deepstack_layer_map": [(-1, 0)], "downsample_rate": "2/4"},
-    "hunyuan_vl": {"text_config.head_dim": 8},
-    "ernie4_5_vl_moe": {"text_config.rope_parameters.mrope_section": [1, 1, 2]},
-    "qwen3_asr": _CHUNKS,
-    "kimi_k25": {"projection_hidden_size": 32, "text_config.head_dim": 8},
-    "qwen4_exp": {"text_config.indexer_budget": 4, "text_config.indexer_compress_ratio": 2},
-    "blip-2": _OPT,
-    "instructblip": _OPT,
-    "instructblipvideo": _OPT,
-}
-
-
-NOT_BUILT: dict[str, str] = {
-    "blip image": "none of get_image_features, get_video_features, get_audio_features",
-    "git image": "none of get_image_features, get_video_features, get_audio_features",
-    "idefics image": "none of get_image_features, get_video_features, get_audio_features",
-    "internvl video": "none of get_image_features, get_video_features, get_audio_features",
-    "kosmos-2 image": "none of get_image_features, get_video_features, get_audio_features",
-    "kosmos-2.5 image": "none of get_image_features, get_video_features, get_audio_features",
-    "mllama image": "none of get_image_features, get_video_features, get_audio_features",
-    "pi0 image": "none of get_image_features, get_video_features, get_audio_features",
-    "pix2struct image": "none of get_image_features, get_video_features, get_audio_features",
-    "pp_formulanet image": "none of get_image_features, get_video_features, get_audio_features",
-    "udop image": "none of get_image_features, get_video_features, get_audio_features",
-    "vision-encoder-decoder image": "none of get_image_features, get_video_features, get_audio_features",
-    "phi4_multimodal image": "none of get_image_features, get_video_features, get_audio_features",
-    "phi4_multimodal audio": "none of get_image_features, get_video_features, get_audio_features",
-    "qwen2_audio audio": "none of get_image_features, get_video_features, get_audio_features",
-    "blip-2 image": "no tiny configuration or inputs of it are in the tests",
-    "chameleon image": "no tiny configuration or inputs of it are in the tests",
-    "cohere_compass image": "no tiny configuration or inputs of it are in the tests",
-    "cohere_compass video": "no tiny configuration or inputs of it are in the tests",
-    "deepseek_ocr2 image": "no tiny configuration or inputs of it are in the tests",
-    "deepseek_vl_hybrid image": "no tiny configuration or inputs of it are in the tests",
-    "diffusion_gemma image": "no tiny configuration or inputs of it are in the tests",
-    "emu3 image": "no tiny configuration or inputs of it are in the tests",
-    "ernie4_5_vl_moe image": "no tiny configuration or inputs of it are in the tests",
-    "ernie4_5_vl_moe video": "no tiny configuration or inputs of it are in the tests",
-    "fuyu image": "no tiny configuration or inputs of it are in the tests",
-    "gemma4 image": "no tiny configuration or inputs of it are in the tests",
-    "gemma4 video": "no tiny configuration or inputs of it are in the tests",
-    "gemma4 audio": "no tiny configuration or inputs of it are in the tests",
-    "gemma4_unified image": "no tiny configuration or inputs of it are in the tests",
-    "gemma4_unified video": "no tiny configuration or inputs of it are in the tests",
-    "gemma4_unified audio": "no tiny configuration or inputs of it are in the tests",
-    "glm5_next image": "no tiny configuration or inputs of it are in the tests",
-    "glm5_next video": "no tiny configuration or inputs of it are in the tests",
-    "granite4_vision image": "no tiny configuration or inputs of it are in the tests",
-    "hunyuan_vl image": "no tiny configuration or inputs of it are in the tests",
-    "inkling_mm_model image": "no tiny configuration or inputs of it are in the tests",
-    "inkling_mm_model audio": "no tiny configuration or inputs of it are in the tests",
-    "instructblip image": "no tiny configuration or inputs of it are in the tests",
-    "instructblipvideo video": "no tiny configuration or inputs of it are in the tests",
-    "janus image": "no tiny configuration or inputs of it are in the tests",
-    "kimi_k25 image": "no tiny configuration or inputs of it are in the tests",
-    "kimi_k25 video": "no tiny configuration or inputs of it are in the tests",
-    "llama4 image": "no tiny configuration or inputs of it are in the tests",
-    "molmo2 image": "no tiny configuration or inputs of it are in the tests",
-    "molmo2 video": "no tiny configuration or inputs of it are in the tests",
-    "muse_glimmer image": "no tiny configuration or inputs of it are in the tests",
-    "muse_glimmer video": "no tiny configuration or inputs of it are in the tests",
-    "muse_spark image": "no tiny configuration or inputs of it are in the tests",
-    "muse_spark video": "no tiny configuration or inputs of it are in the tests",
-    "nemotron_h_omni image": "no tiny configuration or inputs of it are in the tests",
-    "nemotron_h_omni video": "no tiny configuration or inputs of it are in the tests",
-    "nemotron_h_omni audio": "no tiny configuration or inputs of it are in the tests",
-    "qwen3_omni_moe_thinker audio": "no tiny configuration or inputs of it are in the tests",
-    "qwen4_exp image": "no tiny configuration or inputs of it are in the tests",
-    "qwen4_exp video": "no tiny configuration or inputs of it are in the tests",
-    "unlimited_ocr image": "no tiny configuration or inputs of it are in the tests",
-    "fun_asr_nano audio": "no tiny configuration or inputs of it are in the tests",
-    "kyutai_speech_to_text audio": "no tiny configuration or inputs of it are in the tests",
-    "nemo_speechlm audio": "no tiny configuration or inputs of it are in the tests",
-    "qwen2_5_omni image": "no tiny configuration or inputs of it are in the tests",
-    "qwen2_5_omni video": "no tiny configuration or inputs of it are in the tests",
-    "qwen2_5_omni audio": "no tiny configuration or inputs of it are in the tests",
-    "qwen3_asr audio": "no tiny configuration or inputs of it are in the tests",
-    "qwen3_omni_moe image": "no tiny configuration or inputs of it are in the tests",
-    "qwen3_omni_moe video": "no tiny configuration or inputs of it are in the tests",
-    "qwen3_omni_moe audio": "no tiny configuration or inputs of it are in the tests",
-    "vibevoice_asr audio": "no tiny configuration or inputs of it are in the tests",
-    "voxtral_realtime audio": "no tiny configuration or inputs of it are in the tests",
-    "fast_vlm image": "needs timm, which is not installed",
-    "gemma3n image": "needs timm, which is not installed",
-    "gemma3n audio": "needs timm, which is not installed",
-    "perception_lm image": "needs timm, which is not installed",
-    "perception_lm video": "needs timm, which is not installed",
-    "florence2 image": "an encoder-decoder",
-    "t5gemma2 image": "an encoder-decoder",
-}
-REFUSED: dict[str, str] = {
-    "mistral_large4 image": "its cache has a layer of a kind of its own (DynamicIndexedLayer)",
-    "step3p7 image": "its encoder branches on values of the data",
-}
-
-# Linear attention, which takes minutes to capture with a prompt of varying length: captured for one length.
-FIXED_PROMPT = ("minicpm", "qwen3_5", "qwen4_exp", "glm5_next", "nemotron_h_omni", "inkling")
-
-NOT_RUN: dict[str, str] = {
-    "minicpm_ocr image": "not run: linear attention with a prompt of varying length takes minutes to capture",
-    "minicpm_ocr video": "not run: linear attention with a prompt of varying length takes minutes to capture",
-    "minicpmv4_6 image": "not run: linear attention with a prompt of varying length takes minutes to capture",
-    "minicpmv4_6 video": "not run: linear attention with a prompt of varying length takes minutes to capture",
-    "minicpmv4_7 image": "not run: linear attention with a prompt of varying length takes minutes to capture",
-    "minicpmv4_7 video": "not run: linear attention with a prompt of varying length takes minutes to capture",
-    "qwen3_5 video": "not run: linear attention with a prompt of varying length takes minutes to capture",
-    "qwen3_5_moe image": "not run: linear attention with a prompt of varying length takes minutes to capture",
-    "qwen3_5_moe video": "not run: linear attention with a prompt of varying length takes minutes to capture",
-}
 
 
 @dataclass(frozen=True)
@@ -331,7 +158,9 @@ def _inputs_of_forward(case: Case, model: Any) -> dict[str, Tensor]:
         for count in (0, 4, 5, 8, 10, 16, 17, 20):
             try:
                 made = {**_prompt(case, model, count), **given}
-                other = {name: torch.randn_like(each) if each.is_floating_point() else each for name, each in made.items()}
+                other = {
+                    name: torch.randn_like(each) if each.is_floating_point() else each for name, each in made.items()
+                }
                 with torch.no_grad():
                     is_read = not torch.equal(model(**made).logits, model(**other).logits)
             except Exception as error:  # not a form that this model takes
@@ -380,7 +209,7 @@ def _forms(modality: str, names: list[str], model: Any) -> Iterator[dict[str, Te
     vision = getattr(config, "vision_config", config)
     first = names[0]
     size = getattr(vision, "image_size", None)
-    size = size if isinstance(size, int) else _SIZE
+    size = size if isinstance(size, int) else IMAGE_SIZE
     grid = next((name for name in names if name.endswith("grid_thw")), None)
     if grid is not None:
         patch, frames = vision.patch_size, getattr(vision, "temporal_patch_size", 1)
@@ -437,7 +266,14 @@ def _sounds(names: list[str], config: Any) -> Iterator[dict[str, Tensor]]:
     )
     longest = 2 * getattr(config, "max_source_positions", 20)
     for frames in (longest, 32, 200, 3000):
-        for shape in ((2, bins, frames), (2, frames, bins), (2, frames), (2, frames, 128), (2, frames, 7 * bins), (2, frames, 640)):
+        for shape in (
+            (2, bins, frames),
+            (2, frames, bins),
+            (2, frames),
+            (2, frames, 128),
+            (2, frames, 7 * bins),
+            (2, frames, 640),
+        ):
             more: dict[str, Tensor] = {}
             for name in names[1:]:
                 if "mask" in name:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.weight_files import WeightSource
 
 if TYPE_CHECKING:
-    from torch_ir.llm.entry_points import DecoderOnly
+    from torch_ir.llm.entry_points import Call, DecoderOnly
     from torch_ir.llm.multimodal import Multimodal
 
 _log = logging.getLogger("torch_ir.llm")  # the command line shows it as progress
@@ -127,7 +127,11 @@ def extract_llm(
 
 def _prefill(calls: DecoderOnly, name: str, blocks: str) -> IR:
     """Capture prefill; if the length of the prompt cannot vary, the error says how to fix it."""
+    from torch_ir.llm.multimodal import Multimodal
+
     try:
+        if isinstance(calls, Multimodal):
+            return _with_or_without_values(lambda is_fixed: calls.prefill(is_fixed=is_fixed), name, blocks)
         return _extract(calls.prefill(), name, blocks)
     except ExportError as error:
         if calls.prompt is not None or error.cause is not Cause.SIZE_CANNOT_VARY:
@@ -166,14 +170,19 @@ def _join(ir: IR, calls: Multimodal) -> None:
 
 def _encoder(calls: Multimodal, modality: str, name: str, blocks: str) -> IR:
     """Capture one encoder for the given sizes of images; if that fails, for all sizes."""
-    call = calls.encoder(modality)
+    return _with_or_without_values(lambda is_fixed: calls.encoder(modality, is_fixed=is_fixed), name, blocks)
+
+
+def _with_or_without_values(make_call: Callable[[bool], Call], name: str, blocks: str) -> IR:
+    """Capture a call with values of its inputs as part of the graph; if that fails, without."""
+    call = make_call(True)
     try:
         return _extract(call, name, blocks)
     except ExportError:
         if not call.fixed:
             raise
         with suppress(ExportError):
-            return _extract(calls.encoder(modality, is_fixed=False), name, blocks)
+            return _extract(make_call(False), name, blocks)
         raise
 
 

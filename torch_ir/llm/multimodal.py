@@ -90,7 +90,8 @@ class Multimodal(DecoderOnly):
         module = self._owner(modality).get_encoder(modality=modality)
         return next((name for name, each in self.model.named_modules() if each is module), "")
 
-    def prefill(self) -> Call:
+    def prefill(self, *, is_fixed: bool = True) -> Call:
+        """Return the call of prefill; not `is_fixed`, no values are part of the capture."""
         examples: dict[str, Any] = {"input_ids": self._ids("seq", self.prompt)}
         if self.padding:
             examples["attention_mask"] = self._ids("seq", self.prompt)
@@ -107,7 +108,7 @@ class Multimodal(DecoderOnly):
             examples[modality] = {
                 name: self._example(TORCH_DTYPES[tensor.dtype], *_sizes(modality, tensor)) for name, tensor in tensors
             }
-        return self._with_fixed(self._prefill, examples, rest)
+        return self._with_fixed(self._prefill, examples, rest, is_fixed)
 
     def decode(self, prefill: IR) -> Call:
         if not self.has_positions:
@@ -233,7 +234,7 @@ def _unchecked(module: dict[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def _counted_placeholders(owner: Any) -> Iterator[None]:
-    """Assert in the graph that a prompt has a token for each feature, in place of the model's check, which reads values."""
+    """Assert in the graph that a prompt has a token for each feature; the check of the model reads values."""
     original = getattr(owner, _MASKS, None)
     if original is None:
         yield

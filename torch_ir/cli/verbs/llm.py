@@ -108,7 +108,9 @@ def add_parser(verbs: Verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     is_adapted = bool(arguments.lora or arguments.lora_input)
     if is_adapted and (arguments.verify or arguments.output is None):
-        problem = "--verify compares with the model alone" if arguments.verify else "an adapted graph is written to -o FILE"
+        problem = (
+            "--verify compares with the model alone" if arguments.verify else "an adapted graph is written to -o FILE"
+        )
         raise CommandError(f"{problem}; {'leave it out, or' if arguments.verify else 'add it, or'} leave out --lora")
     if arguments.output is None:
         if not os.path.isfile(arguments.model):
