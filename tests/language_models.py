@@ -20,7 +20,6 @@ PROMPT = 8
 LENGTHS = (3, PROMPT, 13)  # of prompts; the caches of the 8 tokens after them have up to 20 places
 
 _OWN_STATE = "has its own kind of state"
-_BOTH = "has recurrent states and keys and values in one layer"
 _ROUTERS = "decoding needs router outputs of the encoder, which are not in the cache"
 # Not carried as prefill and decode; a reason for each.
 NOT_CARRIED: dict[str, str] = {
@@ -38,12 +37,22 @@ NOT_CARRIED: dict[str, str] = {
     "rwkv": _OWN_STATE,
     "recurrent_gemma": _OWN_STATE,
     "xlstm": _OWN_STATE,
-    "zamba": _BOTH,
-    "zamba2": _BOTH,
-    "falcon_h1": _BOTH,
 }
 # Captured for a prompt of one length: they loop over its tokens, or work on it in chunks.
-FIXED_PROMPT = frozenset(("mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "granitemoehybrid", "nemotron_h"))
+FIXED_PROMPT = frozenset(
+    (
+        "mamba",
+        "mamba2",
+        "falcon_mamba",
+        "falcon_h1",
+        "jamba",
+        "bamba",
+        "granitemoehybrid",
+        "nemotron_h",
+        "zamba",
+        "zamba2",
+    )
+)
 
 # Forms that extract_llm refuses, because their tokens would differ from the model's; a reason for each.
 _BY_LENGTH = "takes the length of the cache for the number of tokens so far"

@@ -18,7 +18,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import AutoConfig
 
+from tests.multimodal_tables import ENCODERS, FIXED_PROMPT, IMAGE_SIZE, NOT_BUILT, REFUSED, SETTINGS, WHOLE
 from torch_ir import IR, TorchIRError, meta_init
 from torch_ir.llm import extract_llm, verify_llm
 from torch_ir.llm.tiny_config import shrunk
@@ -26,151 +28,10 @@ from torch_ir.llm.tiny_config import shrunk
 TOKENS = 6
 TABLES = ("IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
 KINDS = {"image": 1, "video": 2, "audio": 3}  # modalities, with the number of their tokens in mm_token_type_ids
-_SIZE = 32  # of images
 _TOKEN = {"image": 90, "video": 91, "audio": 92}
-_WHOLE_VIDEOS = ("qwen2", "exaone", "hyper", "video_llama", "minimax")  # others have text between frames
+_WHOLE_VIDEOS = ("qwen2", "ernie", "exaone", "hyper", "video_llama", "minimax")  # others have text between frames
 _LAST = 90  # below are words
-
-# Sizes of encoders, where their configurations have such a field.
-ENCODERS: dict[str, Any] = {
-    "depth": 2,
-    "embed_dim": 32,
-    "num_heads": 4,
-    "out_hidden_size": 32,
-    "text_hidden_size": 32,
-    "output_dim": 32,
-    "window_size": 32,
-    "fullatt_block_indexes": [1],
-    "deepstack_visual_indexes": [0],
-    "num_position_embeddings": 16,
-    "n_window": 10,
-    "n_window_infer": 20,
-    "downsample_hidden_size": 16,
-    "num_global_layers": 1,
-}
-# Fields of whole configurations.
-WHOLE: dict[str, Any] = {
-    "image_grid_pinpoints": [[_SIZE, _SIZE]],
-    "mm_tokens_per_image": 4,
-    "vision_feature_layers": [-1, -2],
-    "audio_intermediate_size": 128,
-    "num_query_tokens": 4,
-    "use_cache": True,
-    "qformer_num_query_tokens": 4,
-}
-_OMNI = {"vision_start_token_id": 93, "vision_end_token_id": 94, "audio_start_token_id": 95, "audio_end_token_id": 96}
-_PIXTRAL = {"vision_config.head_dim": 8}
-_SPEECH = {"downsample_rate": 2, "window_size": 4, "projector_config.encoder_hidden_size": 32}
-# What the tiny configuration of a model needs besides the shared sizes: fields, nested ones with dots.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "aria": {"projector_patch_to_query_dict": {16: 4}},
-    "step3p7": {"text_config.sliding_window": 4},
-    "glm4v_moe": {"text_config.head_dim": 16},
-    "qwen2_5_omni_thinker": _OMNI,
-    "qwen3_omni_moe_thinker": _OMNI,
-    "mistral3": _PIXTRAL,
-    "mistral_large4": _PIXTRAL,
-    "lighton_ocr": _PIXTRAL,
-    "granite_speech": _SPEECH,
-    "granite_speech_plus": _SPEECH,
-    "voxtral": {"audio_config.intermediate_size": 128},
-}
-
-
-NOT_BUILT: dict[str, str] = {
-    "blip image": "none of get_image_features, get_video_features, get_audio_features",
-    "git image": "none of get_image_features, get_video_features, get_audio_features",
-    "idefics image": "none of get_image_features, get_video_features, get_audio_features",
-    "internvl video": "none of get_image_features, get_video_features, get_audio_features",
-    "kosmos-2 image": "none of get_image_features, get_video_features, get_audio_features",
-    "kosmos-2.5 image": "none of get_image_features, get_video_features, get_audio_features",
-    "mllama image": "none of get_image_features, get_video_features, get_audio_features",
-    "pi0 image": "none of get_image_features, get_video_features, get_audio_features",
-    "pix2struct image": "none of get_image_features, get_video_features, get_audio_features",
-    "pp_formulanet image": "none of get_image_features, get_video_features, get_audio_features",
-    "udop image": "none of get_image_features, get_video_features, get_audio_features",
-    "vision-encoder-decoder image": "none of get_image_features, get_video_features, get_audio_features",
-    "phi4_multimodal image": "none of get_image_features, get_video_features, get_audio_features",
-    "phi4_multimodal audio": "none of get_image_features, get_video_features, get_audio_features",
-    "qwen2_audio audio": "none of get_image_features, get_video_features, get_audio_features",
-    "blip-2 image": "no tiny configuration or inputs of it are in the tests",
-    "chameleon image": "no tiny configuration or inputs of it are in the tests",
-    "cohere_compass image": "no tiny configuration or inputs of it are in the tests",
-    "cohere_compass video": "no tiny configuration or inputs of it are in the tests",
-    "deepseek_ocr2 image": "no tiny configuration or inputs of it are in the tests",
-    "deepseek_vl_hybrid image": "no tiny configuration or inputs of it are in the tests",
-    "diffusion_gemma image": "no tiny configuration or inputs of it are in the tests",
-    "emu3 image": "no tiny configuration or inputs of it are in the tests",
-    "ernie4_5_vl_moe image": "no tiny configuration or inputs of it are in the tests",
-    "ernie4_5_vl_moe video": "no tiny configuration or inputs of it are in the tests",
-    "fuyu image": "no tiny configuration or inputs of it are in the tests",
-    "gemma4 image": "no tiny configuration or inputs of it are in the tests",
-    "gemma4 video": "no tiny configuration or inputs of it are in the tests",
-    "gemma4 audio": "no tiny configuration or inputs of it are in the tests",
-    "gemma4_unified image": "no tiny configuration or inputs of it are in the tests",
-    "gemma4_unified video": "no tiny configuration or inputs of it are in the tests",
-    "gemma4_unified audio": "no tiny configuration or inputs of it are in the tests",
-    "glm5_next image": "no tiny configuration or inputs of it are in the tests",
-    "glm5_next video": "no tiny configuration or inputs of it are in the tests",
-    "granite4_vision image": "no tiny configuration or inputs of it are in the tests",
-    "hunyuan_vl image": "no tiny configuration or inputs of it are in the tests",
-    "inkling_mm_model image": "no tiny configuration or inputs of it are in the tests",
-    "inkling_mm_model audio": "no tiny configuration or inputs of it are in the tests",
-    "instructblip image": "no tiny configuration or inputs of it are in the tests",
-    "instructblipvideo video": "no tiny configuration or inputs of it are in the tests",
-    "janus image": "no tiny configuration or inputs of it are in the tests",
-    "kimi_k25 image": "no tiny configuration or inputs of it are in the tests",
-    "kimi_k25 video": "no tiny configuration or inputs of it are in the tests",
-    "llama4 image": "no tiny configuration or inputs of it are in the tests",
-    "molmo2 image": "no tiny configuration or inputs of it are in the tests",
-    "molmo2 video": "no tiny configuration or inputs of it are in the tests",
-    "muse_glimmer image": "no tiny configuration or inputs of it are in the tests",
-    "muse_glimmer video": "no tiny configuration or inputs of it are in the tests",
-    "muse_spark image": "no tiny configuration or inputs of it are in the tests",
-    "muse_spark video": "no tiny configuration or inputs of it are in the tests",
-    "nemotron_h_omni image": "no tiny configuration or inputs of it are in the tests",
-    "nemotron_h_omni video": "no tiny configuration or inputs of it are in the tests",
-    "nemotron_h_omni audio": "no tiny configuration or inputs of it are in the tests",
-    "qwen3_omni_moe_thinker audio": "no tiny configuration or inputs of it are in the tests",
-    "qwen4_exp image": "no tiny configuration or inputs of it are in the tests",
-    "qwen4_exp video": "no tiny configuration or inputs of it are in the tests",
-    "unlimited_ocr image": "no tiny configuration or inputs of it are in the tests",
-    "fun_asr_nano audio": "no tiny configuration or inputs of it are in the tests",
-    "kyutai_speech_to_text audio": "no tiny configuration or inputs of it are in the tests",
-    "nemo_speechlm audio": "no tiny configuration or inputs of it are in the tests",
-    "qwen2_5_omni image": "no tiny configuration or inputs of it are in the tests",
-    "qwen2_5_omni video": "no tiny configuration or inputs of it are in the tests",
-    "qwen2_5_omni audio": "no tiny configuration or inputs of it are in the tests",
-    "qwen3_asr audio": "no tiny configuration or inputs of it are in the tests",
-    "qwen3_omni_moe image": "no tiny configuration or inputs of it are in the tests",
-    "qwen3_omni_moe video": "no tiny configuration or inputs of it are in the tests",
-    "qwen3_omni_moe audio": "no tiny configuration or inputs of it are in the tests",
-    "vibevoice_asr audio": "no tiny configuration or inputs of it are in the tests",
-    "voxtral_realtime audio": "no tiny configuration or inputs of it are in the tests",
-    "fast_vlm image": "needs timm, which is not installed",
-    "gemma3n image": "needs timm, which is not installed",
-    "gemma3n audio": "needs timm, which is not installed",
-    "perception_lm image": "needs timm, which is not installed",
-    "perception_lm video": "needs timm, which is not installed",
-    "florence2 image": "an encoder-decoder",
-    "t5gemma2 image": "an encoder-decoder",
-}
-REFUSED: dict[str, str] = {
-    "mistral_large4 image": "its cache has a layer of a kind of its own (DynamicIndexedLayer)",
-    "step3p7 image": "its encoder branches on values of the data",
-}
-
-NOT_RUN: dict[str, str] = {
-    "minicpm_ocr image": "not run: linear attention with a prompt of varying length takes minutes to capture",
-    "minicpm_ocr video": "not run: linear attention with a prompt of varying length takes minutes to capture",
-    "minicpmv4_6 image": "not run: linear attention with a prompt of varying length takes minutes to capture",
-    "minicpmv4_6 video": "not run: linear attention with a prompt of varying length takes minutes to capture",
-    "minicpmv4_7 image": "not run: linear attention with a prompt of varying length takes minutes to capture",
-    "minicpmv4_7 video": "not run: linear attention with a prompt of varying length takes minutes to capture",
-    "qwen3_5 video": "not run: linear attention with a prompt of varying length takes minutes to capture",
-    "qwen3_5_moe image": "not run: linear attention with a prompt of varying length takes minutes to capture",
-    "qwen3_5_moe video": "not run: linear attention with a prompt of varying length takes minutes to capture",
-}
+ENCODED = ("pixel_values", "pixel_values_videos", "input_features", "image_pixel_values", "audio_input_features")
 
 
 @dataclass(frozen=True)
@@ -204,21 +65,37 @@ def cases() -> list[Case]:
 
 def build(case: Case) -> Any:
     """Build a tiny model with random weights."""
-    config = shrunk(case.model.config_class())
+    config = case.model.config_class()
+    _complete(config)
+    config = shrunk(config)
     _adapt(config, has_sections=_counts_images(case))
     for name, value in SETTINGS.get(case.name.split()[0], {}).items():
         *path, last = name.split(".")
         part = config
         for each in path:
             part = getattr(part, each)
-        setattr(part, last, value)
+        if isinstance(part, dict):
+            part[last] = value
+        else:
+            setattr(part, last, value)
     with torch.device("meta"):
         size = sum(parameter.numel() for parameter in case.model(config).parameters())
-    if size > 10_000_000:
+    if size > 20_000_000:
         raise CannotBuildError(f"a tiny model has {size} parameters")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return case.model(config).float().eval()
+
+
+def _complete(config: Any) -> None:
+    """Give a configuration the encoders that it can have, and does not have by default."""
+    for name in ("vision_config", "audio_config"):
+        if name in config.sub_configs and getattr(config, name) is None:
+            kind = config.sub_configs[name]
+            if kind is AutoConfig:  # any encoder
+                continue
+            made = kind() if isinstance(kind, type) else AutoConfig.for_model(kind.model_type)
+            setattr(config, name, made)
 
 
 def _counts_images(case: Case) -> bool:
@@ -253,7 +130,7 @@ def inputs(case: Case, model: Any) -> dict[str, Tensor]:
     owner = model.base_model if hasattr(model.base_model, getter) else model
     encode = getattr(owner, getter, None)
     if encode is None:
-        raise CannotBuildError(f"it has no {getter}")
+        return _inputs_of_forward(case, model)
     names = [name for name in inspect.signature(encode).parameters if name not in ("kwargs", "return_dict")]
     problem = ""
     for given in _forms(case.modality, names, model):
@@ -270,16 +147,41 @@ def inputs(case: Case, model: Any) -> dict[str, Tensor]:
     raise CannotBuildError(f"no inputs for {getter}({', '.join(names)}): {problem}")
 
 
+def _inputs_of_forward(case: Case, model: Any) -> dict[str, Tensor]:
+    """Return inputs of a model that encodes in its forward, with each number of tokens for them that it may take."""
+    known = inspect.signature(type(model).forward).parameters
+    names = [name for name in known if name in ENCODED or name.startswith("feature")]
+    if not names:
+        raise CannotBuildError(f"its forward takes none of {', '.join(ENCODED)}")
+    problem = ""
+    for given in _forms(case.modality, names, model):
+        for count in (0, 4, 5, 8, 10, 16, 17, 20):
+            try:
+                made = {**_prompt(case, model, count), **given}
+                other = {
+                    name: torch.randn_like(each) if each.is_floating_point() else each for name, each in made.items()
+                }
+                with torch.no_grad():
+                    is_read = not torch.equal(model(**made).logits, model(**other).logits)
+            except Exception as error:  # not a form that this model takes
+                problem = problem or f"{type(error).__name__}: {error}".partition("\n")[0]
+                continue
+            if is_read:
+                return made
+    raise CannotBuildError(f"no inputs for forward({', '.join(names)}): {problem}")
+
+
 def _count(found: Any, model: Any) -> int:
     """Return the number of features: of tokens that they replace."""
     pooled = found if isinstance(found, (Tensor, list, tuple)) else found.pooler_output
+    pooled = found.last_hidden_state if pooled is None else pooled
     pooled = [pooled] if isinstance(pooled, Tensor) else pooled
     width = model.config.get_text_config(decoder=True).hidden_size
     return sum(part.numel() for part in pooled) // width
 
 
 def _prompt(case: Case, model: Any, count: int) -> dict[str, Tensor]:
-    token = _token(case, model)
+    token = _token(case, model) if count else 0
     words = partial(torch.randint, 3, _LAST)
     ids = torch.cat([words((2, 3)), torch.full((2, count), token), words((2, 4))], dim=1)
     known = inspect.signature(type(model).forward).parameters
@@ -289,7 +191,7 @@ def _prompt(case: Case, model: Any, count: int) -> dict[str, Tensor]:
 
 
 def _token(case: Case, model: Any) -> int:
-    by_image = case.name.startswith("glm") and case.modality == "video"  # frames are images
+    by_image = case.name.startswith(("glm4", "glm_", "glmga")) and case.modality == "video"  # frames are images
     for name in ("image",) if by_image else (case.modality, "image"):
         for field in ("id", "index"):
             token = getattr(model.config, f"{name}_token_{field}", None)
@@ -307,7 +209,7 @@ def _forms(modality: str, names: list[str], model: Any) -> Iterator[dict[str, Te
     vision = getattr(config, "vision_config", config)
     first = names[0]
     size = getattr(vision, "image_size", None)
-    size = size if isinstance(size, int) else _SIZE
+    size = size if isinstance(size, int) else IMAGE_SIZE
     grid = next((name for name in names if name.endswith("grid_thw")), None)
     if grid is not None:
         patch, frames = vision.patch_size, getattr(vision, "temporal_patch_size", 1)
@@ -317,10 +219,25 @@ def _forms(modality: str, names: list[str], model: Any) -> Iterator[dict[str, Te
         merge = {name: torch.tensor([2, 2]) for name in names if name.endswith("merge_sizes")}
         yield {first: torch.randn(int(thw.prod(-1).sum()), channels * frames * patch**2), grid: thw, **merge}
         yield {first: torch.randn(int(thw.prod(-1).sum()), channels, patch, patch), grid: thw, **merge}
+        yield {first: torch.randn(int(thw.prod(-1).sum()), channels * 2 * patch**2), grid: thw, **merge}
         return
     image = (3, size, size)
     for shape in ((2, *image), (2, 1, *image), (2, 2, *image), (2, 3, *image), (2, 4, *image)):
         more: dict[str, Tensor] = {}
+        places = next((name for name in names if name.endswith("_position_ids")), None)
+        if places is not None:
+            grid_of = torch.cartesian_prod(torch.arange(6), torch.arange(6)).expand(2, -1, -1)
+            frames = {"num_frames_per_video": torch.tensor([1, 1])} if "num_frames_per_video" in names else {}
+            yield {first: torch.randn(2, 36, 3 * vision.patch_size**2), places: grid_of.contiguous(), **frames}
+            merged = torch.cartesian_prod(torch.arange(2), torch.arange(2)).expand(2, -1, -1).contiguous()
+            yield {first: torch.randn(2, 4, 27 * vision.patch_size**2), places: merged, **frames}
+        if "image_grid_hw" in names:
+            yield {first: torch.randn(32, 3 * vision.patch_size**2), "image_grid_hw": torch.tensor([[4, 4]] * 2)}
+        if "high_res_pixel_values" in names:
+            large = config.high_res_vision_config.image_size
+            more["high_res_pixel_values"] = torch.randn(*shape[:-2], large, large)
+        if "qformer_input_ids" in names:
+            more |= {"qformer_input_ids": torch.randint(3, _LAST, (2, 4)), "qformer_attention_mask": torch.ones(2, 4)}
         if "image_sizes" in names:
             more["image_sizes"] = torch.tensor([[size, size]] * 2)
         if "spatial_shapes" in names:  # patches in rows
@@ -337,6 +254,10 @@ def _forms(modality: str, names: list[str], model: Any) -> Iterator[dict[str, Te
         yield {first: torch.randn(shape), **more}
         if more:
             yield {first: torch.randn(shape)}
+    patch = getattr(vision, "patch_size", 8)
+    if isinstance(patch, int):
+        yield {first: torch.randn(2, (size // patch) ** 2, 3 * patch**2)}  # patches in rows
+    yield {first: torch.randn(2, 2, size, size, 3)}
 
 
 def _sounds(names: list[str], config: Any) -> Iterator[dict[str, Tensor]]:
@@ -344,8 +265,15 @@ def _sounds(names: list[str], config: Any) -> Iterator[dict[str, Tensor]]:
         (getattr(config, name) for name in ("num_mel_bins", "input_dim", "n_mels") if hasattr(config, name)), 16
     )
     longest = 2 * getattr(config, "max_source_positions", 20)
-    for frames in (longest, 32, 3000):
-        for shape in ((2, bins, frames), (2, frames, bins), (2, frames)):
+    for frames in (longest, 32, 200, 3000):
+        for shape in (
+            (2, bins, frames),
+            (2, frames, bins),
+            (2, frames),
+            (2, frames, 128),
+            (2, frames, 7 * bins),
+            (2, frames, 640),
+        ):
             more: dict[str, Tensor] = {}
             for name in names[1:]:
                 if "mask" in name:
@@ -369,7 +297,8 @@ def carry(case: Case) -> str:
     try:
         with meta_init():
             bare = type(model)(model.config)
-        ir = IR.from_json(extract_llm(bare, inputs=given).to_json())
+        length = given["input_ids"].shape[1] if case.name.startswith(FIXED_PROMPT) else None
+        ir = IR.from_json(extract_llm(bare, inputs=given, prompt=length).to_json())
         is_valid, told = verify_llm(ir, model, TOKENS, **given)
     except TorchIRError as error:
         return f"refused: {error}".partition("\n")[0]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import AutoConfig
 
 from tests.architectures import Architecture, architectures
 from tests.language_models import NOT_CARRIED, carry, language_models
@@ -63,7 +64,7 @@ def test_prefill_is_the_graph_and_decode_its_function(graphs: IR) -> None:
         ("input_ids", ("batch", 1)),
         ("cache_layers_0_key", ("batch", 2, "past", 8)),
     ]
-    assert decode.symbols["past"].range == "1 <= past <= 63"
+    assert decode.symbols["past"].range == "0 <= past <= 63"
     assert [tensor.shape for tensor in decode.graph_outputs] == [
         ("batch", 1, 99),
         *[("batch", 2, "past + 1", 8)] * 4,
@@ -232,10 +233,13 @@ def test_a_cache_that_is_too_short(llama: Any) -> None:
         (lambda: build("bert"), "BertForMaskedLM does not generate text"),
         (lambda: build("vit"), "does not generate text"),
         (
-            lambda: build("falcon_h1"),
-            "layer 0 of falcon_h1 keeps a LinearAttentionAndFullAttentionLayer, which is not supported",
+            lambda: AutoConfig.for_model("deepseek_v4", num_hidden_layers=1),
+            "layer 0 of deepseek_v4 keeps a DeepseekV4HCACache, which is not supported",
         ),
-        (lambda: build("rwkv"), "a size cannot vary as asked: seq, dimension 1 of 'input_ids', is always 8"),
+        (
+            lambda: build("rwkv"),
+            "a size cannot vary as asked: seq, dimension 1 of 'input_ids', is always 8; fix the length of the prompt",
+        ),
         (lambda: build("openai_gpt"), "OpenAIGPTLMHeadModel keeps no cache from one token to the next"),
         (lambda: build("bert").config, "BertLMHeadModel does not generate text, or not with this configuration"),
         (lambda: build("vit").config, "no language model for a configuration of 'vit'"),
@@ -274,7 +278,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["hf:llama?hidden_size", "-o", "x.json"], "'hidden_size' is not a setting; write it as"),
         ([TINY, "-o", "x.json", "--batch", "0"], "--batch must be at least 1, not 0"),
         (["missing.json"], "missing.json"),
-        (["hf:falcon_h1?num_hidden_layers=1", "-o", "x.json"], "keeps a LinearAttentionAndFullAttentionLayer"),
+        (["hf:deepseek_v4?num_hidden_layers=1", "-o", "x.json"], "keeps a DeepseekV4HCACache"),
     ],
 )
 def test_command_mistakes(

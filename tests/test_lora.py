@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from torch_ir import IR, IRExecutor, WeightLoadError, load_weights, optimize
+from torch_ir.cli.dispatch import main
 from torch_ir.llm import extract_llm, generate, lora_as_inputs, lora_inputs, merge_lora
 
 CONFIG = LlamaConfig(
@@ -195,3 +196,43 @@ def test_factors_that_do_not_fit(model: Any, graph: IR, tmp_path: Path) -> None:
         save_file(changed, folder / FILE)
         with pytest.raises(WeightLoadError, match=message):
             merge_lora(graph, folder)
+
+
+# -- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_command_line(model: Any, graph: IR, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`llm` adapts a model that it captures, and a file that it wrote; the tokens are those of the adapted model."""
+    folder = write_adapter(model, tmp_path / "adapter", ("q_proj", "lm_head"), 4)
+    model.config.save_pretrained(tmp_path / "model")
+    plain, merged, again, rows = (str(tmp_path / f"{name}.json") for name in ("plain", "merged", "again", "rows"))
+    graph.save(plain)
+    assert main(["llm", str(tmp_path / "model"), "-o", merged, "--lora", str(folder)]) == 0
+    assert main(["llm", plain, "-o", again, "--lora", str(folder)]) == 0
+    assert main(["llm", plain, "-o", rows, "--lora-input", str(folder), "--lora-input", str(folder)]) == 0
+    capsys.readouterr()
+    weights = {**model.state_dict(), **load_weights(folder / FILE)}
+    ids, expected = torch.randint(99, (2, 5)), adapted(model, folder, 4.0)
+    for path in (merged, again):
+        assert torch.equal(generate(IR.load(path), weights, 4, input_ids=ids), greedy(expected, ids, 4))
+    assert [tensor.name for tensor in IR.load(rows).graph_inputs][-1] == "adapter"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-o", "out.json", "--verify", "2"], "--verify compares with the model alone; leave it out, or"),
+        ([], "an adapted graph is written to -o FILE; add it, or"),
+        (["-o", "out.json"], "adapter_config.json"),
+    ],
+)
+def test_command_mistakes(
+    graph: IR, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    """One line, status 1, and no file."""
+    path = tmp_path / "plain.json"
+    graph.save(path)
+    options = [str(tmp_path / each) if each.endswith("json") else each for each in options]
+    assert main(["llm", str(path), "--lora", str(tmp_path / "missing"), *options]) == 1
+    assert message in capsys.readouterr().err
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["plain.json"]

@@ -10,7 +10,8 @@ import torch
 from transformers import LlamaConfig, LlavaConfig
 
 from tests.command_line import command
-from tests.multimodal_models import NOT_RUN, Case, build, cases, expectation, inputs, outcome
+from tests.multimodal_models import Case, build, cases, expectation, inputs, outcome
+from tests.multimodal_tables import NOT_RUN
 from torch_ir import IR, ExecutionError, ExportError, GuardError, load_weights, meta_init, optimize
 from torch_ir.llm import checkpoint_weights, entry_map, extract_llm, generate, prompt_positions, verify_llm
 
@@ -142,11 +143,28 @@ def test_padded_prompts(llava: tuple[Any, dict[str, Any], IR]) -> None:
     assert is_valid, told
 
 
+def test_prefill_is_recorded_fast(caplog: pytest.LogCaptureFixture) -> None:
+    """The model's own check of the number of tokens reads values; it is replaced, so torch.export is not needed."""
+    with caplog.at_level("INFO", logger="torch_ir.capture"):
+        _, _, ir = carried("paligemma image")
+    assert "is not recorded fast" not in caplog.text
+    assert any("_assert_async" in node.op_type for node in ir.nodes)
+
+
+def test_an_encoder_in_forward() -> None:
+    """Qwen2-Audio has no function that encodes: prefill takes the sound itself."""
+    model, given, ir = carried("qwen2_audio audio")
+    assert list(ir.functions) == ["decode"]
+    assert [tensor.name for tensor in ir.graph_inputs] == ["input_ids", "input_features", "feature_attention_mask"]
+    is_valid, told = verify_llm(IR.from_json(ir.to_json()), model, TOKENS, **given)
+    assert is_valid, told
+
+
 def test_refused() -> None:
     with pytest.raises(ExportError, match="have no input_ids; pass what its processor returns"):
         extract_llm(LlavaConfig(), inputs={"pixel_values": torch.empty(1, 3, 8, 8)})
     ids = torch.ones(1, 4, dtype=torch.int64)
-    with pytest.raises(ExportError, match="that takes pixel_values; such models are not supported"):
+    with pytest.raises(ExportError, match="neither forward nor an encoder of LlamaForCausalLM takes pixel_values"):
         extract_llm(
             LlamaConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=9),
             inputs={"input_ids": ids, "pixel_values": torch.empty(1, 3, 8, 8)},

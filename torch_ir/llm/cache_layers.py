@@ -27,6 +27,10 @@ class GrowingLayer(DynamicLayer):
         self.keys, self.values = key_states, value_states
         return key_states, value_states
 
+    def get_seq_length(self) -> Any:
+        """Return the number of tokens, also of an empty cache, without asking whether it is empty."""
+        return self.keys.shape[-2] if self.is_initialized else 0
+
     def hold(self, tensors: Mapping[str, Tensor], place: str, position: Tensor | None = None) -> None:
         """Start with these tensors."""
         self.keys, self.values = tensors[f"{place}.key"], tensors[f"{place}.value"]
@@ -113,3 +117,86 @@ class RecurrentLayer(LinearAttentionLayer):
         named = {"conv": self.conv_states, "recurrent": self.recurrent_states}
         states = {f"{place}.{kind}.{index}": state for kind, table in named.items() for index, state in table.items()}
         return {name: state for name, state in states.items() if state is not None}
+
+
+class HybridGrowingLayer(GrowingLayer, RecurrentLayer):  # type: ignore[misc]  # the first base initialises, lazily
+    """Keys and values that grow with every call, and recurrent states, in one layer."""
+
+    def __init__(self, number_of_states: int) -> None:
+        GrowingLayer.__init__(self)
+        RecurrentLayer.__init__(self, number_of_states)
+
+    def hold(self, tensors: Mapping[str, Tensor], place: str, position: Tensor | None = None) -> None:
+        """Start with these tensors."""
+        GrowingLayer.hold(self, tensors, place, position)
+        RecurrentLayer.hold(self, tensors, place, position)
+
+    def held(self, place: str) -> dict[str, Tensor]:
+        """Return the current tensors by name."""
+        return GrowingLayer.held(self, place) | RecurrentLayer.held(self, place)
+
+
+class HybridFixedLayer(FixedLayer, RecurrentLayer):  # type: ignore[misc]  # the first base initialises, lazily
+    """Keys and values in buffers of fixed length, and recurrent states, in one layer."""
+
+    def __init__(self, max_cache_len: int, number_of_states: int) -> None:
+        FixedLayer.__init__(self, max_cache_len)
+        RecurrentLayer.__init__(self, number_of_states)
+
+    def hold(self, tensors: Mapping[str, Tensor], place: str, position: Tensor | None = None) -> None:
+        """Start with these tensors, of which `position` entries are in use."""
+        FixedLayer.hold(self, tensors, place, position)
+        RecurrentLayer.hold(self, tensors, place, position)
+
+    def held(self, place: str) -> dict[str, Tensor]:
+        """Return the current tensors by name."""
+        return FixedLayer.held(self, place) | RecurrentLayer.held(self, place)
+
+
+class IndexedGrowingLayer(GrowingLayer):
+    """Keys, values and the keys of an indexer, which selects the tokens to attend to."""
+
+    indexer_keys: Tensor | None = None
+
+    def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
+        """Append keys to those of the indexer, of shape [batch, tokens, width]."""
+        before = self.indexer_keys
+        self.indexer_keys = indexer_key_states if before is None else torch.cat([before, indexer_key_states], dim=1)
+        return self.indexer_keys
+
+    def hold(self, tensors: Mapping[str, Tensor], place: str, position: Tensor | None = None) -> None:
+        """Start with these tensors."""
+        super().hold(tensors, place, position)
+        self.indexer_keys = tensors.get(f"{place}.index")
+
+    def held(self, place: str) -> dict[str, Tensor]:
+        """Return the current tensors by name."""
+        keys = self.indexer_keys
+        return super().held(place) | ({} if keys is None else {f"{place}.index": keys})
+
+
+class IndexedFixedLayer(FixedLayer):
+    """Keys, values and the keys of an indexer in buffers of fixed length."""
+
+    indexer_keys: Tensor | None = None
+    indexer_position: Any = 0
+
+    def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
+        """Write keys at the position into those of the indexer, of shape [batch, cache length, width]."""
+        batch, count, width = indexer_key_states.shape
+        if self.indexer_keys is None:
+            self.indexer_keys = indexer_key_states.new_zeros(batch, self.max_cache_len, width)
+        places = torch.arange(count, device=indexer_key_states.device) + self.indexer_position
+        self.indexer_position = self.indexer_position + count
+        self.indexer_keys = self.indexer_keys.index_copy(1, places, indexer_key_states)
+        return self.indexer_keys
+
+    def hold(self, tensors: Mapping[str, Tensor], place: str, position: Tensor | None = None) -> None:
+        """Start with these tensors, of which `position` entries are in use."""
+        super().hold(tensors, place, position)
+        self.indexer_keys, self.indexer_position = tensors.get(f"{place}.index"), position
+
+    def held(self, place: str) -> dict[str, Tensor]:
+        """Return the current tensors by name."""
+        keys = self.indexer_keys
+        return super().held(place) | ({} if keys is None else {f"{place}.index": keys})

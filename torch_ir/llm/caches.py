@@ -4,44 +4,80 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
-from transformers.cache_utils import (
-    Cache,
-    DynamicCache,
-    DynamicLayer,
-    DynamicSlidingWindowLayer,
-    EncoderDecoderCache,
-    LinearAttentionLayer,
-)
+from transformers import cache_utils
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
 from torch_ir.errors import ExportError
-from torch_ir.llm.cache_layers import FixedLayer, GrowingLayer, RecurrentLayer
+from torch_ir.llm.cache_layers import (
+    FixedLayer,
+    GrowingLayer,
+    HybridFixedLayer,
+    HybridGrowingLayer,
+    IndexedFixedLayer,
+    IndexedGrowingLayer,
+    RecurrentLayer,
+)
 
-_ATTENTION = (DynamicLayer, DynamicSlidingWindowLayer)  # the mask also applies a sliding window
+
+class LayerClasses(NamedTuple):
+    """The classes for one kind of layer of transformers."""
+
+    growing: type
+    fixed: type
+
+
+_ATTENTION = LayerClasses(GrowingLayer, FixedLayer)  # the mask also applies a sliding window
+_HYBRID = LayerClasses(HybridGrowingLayer, HybridFixedLayer)
+_CLASSES: dict[type, LayerClasses] = {
+    cache_utils.DynamicLayer: _ATTENTION,
+    cache_utils.DynamicSlidingWindowLayer: _ATTENTION,
+    cache_utils.DynamicIndexedLayer: LayerClasses(IndexedGrowingLayer, IndexedFixedLayer),
+    cache_utils.LinearAttentionLayer: LayerClasses(RecurrentLayer, RecurrentLayer),
+    cache_utils.LinearAttentionAndFullAttentionLayer: _HYBRID,
+    cache_utils.LinearAttentionAndSlidingWindowAttentionLayer: _HYBRID,
+}
+
+
+class LayerKind(NamedTuple):
+    """The classes of one layer, and its number of recurrent states."""
+
+    classes: LayerClasses
+    states: int = 0
 
 
 @dataclass(frozen=True)
 class Caches:
-    """The layers of a model's cache: the number of states of each, 0 for keys and values."""
+    """The layers of a model's cache."""
 
-    states: tuple[int, ...]
+    kinds: tuple[LayerKind, ...]
     length: int | None = None  # of a fixed cache
     has_cross: bool = False
 
     @classmethod
     def of(cls, config: Any, length: int | None) -> Caches:
         """Return the cache layers of a model; raise ExportError for unsupported kinds."""
-        layers = DynamicCache(config=config.get_text_config(decoder=True)).layers
+        try:
+            layers = DynamicCache(config=config.get_text_config(decoder=True)).layers
+        except KeyError as error:  # a kind that only the model's own module registers
+            raise ExportError(f"{config.model_type} has layers of kind {error}, which is not supported") from None
         for index, layer in enumerate(layers):
-            if type(layer) not in (*_ATTENTION, LinearAttentionLayer):
+            if type(layer) not in _CLASSES:
                 kind = type(layer).__name__
                 raise ExportError(f"layer {index} of {config.model_type} keeps a {kind}, which is not supported")
         if not config.is_encoder_decoder:
-            return cls(tuple(getattr(layer, "number_of_states", 0) for layer in layers), length)
+            states = [getattr(layer, "number_of_states", 0) for layer in layers]
+            kinds = [LayerKind(_CLASSES[type(layer)], each) for layer, each in zip(layers, states, strict=True)]
+            return cls(tuple(kinds), length)
         deep = getattr(config, "num_decoder_layers", None) or getattr(config, "decoder_layers", None) or len(layers)
-        return cls((0,) * deep, length, has_cross=True)
+        return cls((LayerKind(_ATTENTION),) * deep, length, has_cross=True)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a layer keeps recurrent states."""
+        return any(kind.states for kind in self.kinds)
 
     def empty(self) -> Cache:
         return self._cache(*self._layers())
@@ -64,7 +100,7 @@ class Caches:
         return found
 
     def _layers(self) -> tuple[list[Any], list[Any]]:
-        return list(map(self._layer, self.states)), [GrowingLayer() for _ in self.states if self.has_cross]
+        return list(map(self._layer, self.kinds)), [GrowingLayer() for _ in self.kinds if self.has_cross]
 
     def _named(self, own: list[Any], cross: list[Any]) -> list[tuple[str, Any]]:
         """Return the layers with their names, in order."""
@@ -76,10 +112,11 @@ class Caches:
             for part, layer in zip(("self", "cross"), pair, strict=True)
         ]
 
-    def _layer(self, states: int) -> Any:
-        if states:
-            return RecurrentLayer(states)
-        return GrowingLayer() if self.length is None else FixedLayer(self.length)
+    def _layer(self, kind: LayerKind) -> Any:
+        states = {"number_of_states": kind.states} if kind.states else {}
+        if self.length is None:
+            return kind.classes.growing(**states)
+        return kind.classes.fixed(max_cache_len=self.length, **states)
 
     def _cache(self, own: list[Any], cross: list[Any]) -> Cache:
         if not self.has_cross:

@@ -136,6 +136,8 @@ class DecoderOnly:
             sizes[0] = ("batch", self.batch)
             if name.endswith((".key", ".value")):
                 sizes[2] = ("source", self.prompt) if ".cross." in name else ("past", self.caches.length)
+            if name.endswith(".index"):
+                sizes[1] = ("past", self.caches.length)
             examples[name] = self._example(TORCH_DTYPES[tensor.dtype], *sizes)
         return examples
 
@@ -157,7 +159,7 @@ class DecoderOnly:
         low, high = {
             "batch": (1, _FAR),
             "seq": (self._shortest(), (self.caches.length or longest) - 1),
-            "past": (1, longest - 1),
+            "past": (0, longest - 1),
             "source": (2, longest),
         }.get(name, (1, _FAR))
         if low >= high:
@@ -167,7 +169,7 @@ class DecoderOnly:
 
     def _shortest(self) -> int:
         """Return the shortest prompt: one token, or fewer than a convolution spans, would take another code path."""
-        spans = [getattr(self._config, name, 0) for name in _SPANS] if any(self.caches.states) else []
+        spans = [getattr(self._config, name, 0) for name in _SPANS] if self.caches.has_states else []
         return max(2, *(span for span in spans if isinstance(span, int)), 0)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,14 @@ import torch
 
 from torch_ir.capture import extract_ir, meta_init
 from torch_ir.capture.export.dynamic import keep_promises, loosened
-from torch_ir.errors import CaptureWarning, ExportError, MissingExtraError
-from torch_ir.ir import IR
+from torch_ir.entries.entry_feeds import EXTENSION, list_weights
+from torch_ir.errors import CaptureWarning, Cause, ExportError, MissingExtraError
+from torch_ir.ir import IR, evaluate
+from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.llm.cache_layout import DECODE, cache_outputs
 from torch_ir.llm.checkpoint_layout import PLACES, to_checkpoint_layout
 from torch_ir.llm.in_place import cache_in_place
-from torch_ir.llm.joined_entries import ENCODE, EXTENSION, PROJECT, describe_entries, join_encoders, list_weights
+from torch_ir.llm.joined_entries import ENCODE, PROJECT, describe_entries, join_encoders
 from torch_ir.llm.projector import split_projector
 from torch_ir.llm.quantized import quantization_of
 from torch_ir.ops.effects import is_opaque
@@ -26,9 +28,11 @@ from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.weight_files import WeightSource
 
 if TYPE_CHECKING:
+    from torch_ir.llm.entry_points import Call, DecoderOnly
     from torch_ir.llm.multimodal import Multimodal
 
 _log = logging.getLogger("torch_ir.llm")  # the command line shows it as progress
+PAST = "past"  # the size of the cache in decode
 _LAYOUTS = ("checkpoint", "model")
 _ENCODER_DECODERS = ("Seq2SeqLM", "SpeechSeq2Seq")  # kinds of AutoModelFor...
 _DECODERS = ("CausalLM", "ImageTextToText", "MultimodalLM")
@@ -104,11 +108,12 @@ def extract_llm(
         encoders = _encoders(calls, name, blocks)
     graphs = len(encoders) + 2
     _log.info("graph %d of %d, prefill", graphs - 1, graphs, extra={"graph": True})
-    ir = _extract(calls.prefill(), name, blocks)
+    ir = _prefill(calls, name, blocks)
     if not cache_outputs(ir):
         raise ExportError(f"{type(model).__name__} keeps no cache from one token to the next")
     _log.info("graph %d of %d, decode", graphs, graphs, extra={"graph": True})
     decode = _extract(calls.decode(ir), f"{name}.{DECODE}", blocks, loosely=cache_length is None)
+    _exclude_empty_cache(decode)
     written = {target for target, _ in decode.mutations}
     # drop the encoder's weights; keep tables that every call writes, even if unused
     decode.params = [param for param in decode.params if param.consumers or param in written]
@@ -123,6 +128,30 @@ def extract_llm(
         ir = to_checkpoint_layout(ir, model, dequantize=dequantize, checkpoint=checkpoint)
     list_weights(ir)
     return cache_in_place(ir) if in_place else ir.check()
+
+
+def _prefill(calls: DecoderOnly, name: str, blocks: str) -> IR:
+    """Capture prefill; if the length of the prompt cannot vary, the error says how to fix it."""
+    from torch_ir.llm.multimodal import Multimodal
+
+    try:
+        if isinstance(calls, Multimodal):
+            return _with_or_without_values(lambda is_fixed: calls.prefill(is_fixed=is_fixed), name, blocks)
+        return _extract(calls.prefill(), name, blocks)
+    except ExportError as error:
+        if calls.prompt is not None or error.cause is not Cause.SIZE_CANNOT_VARY:
+            raise
+        advice = "fix the length of the prompt with prompt=N, or --prompt N"
+        raise ExportError(f"{error}; {advice}", cause=Cause.SIZE_CANNOT_VARY) from error
+
+
+def _exclude_empty_cache(decode: IR) -> None:
+    """Start the range of `past` at 1 if the model decides on whether there is a past."""
+    past = decode.symbols.get(PAST)
+    if past is not None and any(
+        names_in(text) == {PAST} and not evaluate(text, {PAST: 0}) for text in decode.constraints
+    ):
+        past.min = 1
 
 
 def _encoders(calls: Multimodal, name: str, blocks: str) -> dict[str, IR]:
@@ -146,14 +175,19 @@ def _join(ir: IR, calls: Multimodal) -> None:
 
 def _encoder(calls: Multimodal, modality: str, name: str, blocks: str) -> IR:
     """Capture one encoder for the given sizes of images; if that fails, for all sizes."""
-    call = calls.encoder(modality)
+    return _with_or_without_values(lambda is_fixed: calls.encoder(modality, is_fixed=is_fixed), name, blocks)
+
+
+def _with_or_without_values(make_call: Callable[[bool], Call], name: str, blocks: str) -> IR:
+    """Capture a call with values of its inputs as part of the graph; if that fails, without."""
+    call = make_call(True)
     try:
         return _extract(call, name, blocks)
     except ExportError:
         if not call.fixed:
             raise
         with suppress(ExportError):
-            return _extract(calls.encoder(modality, is_fixed=False), name, blocks)
+            return _extract(make_call(False), name, blocks)
         raise
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from torch_ir.entries.execute import weights_read
 from torch_ir.errors import ExecutionError, first_line
 from torch_ir.ir import IR, TensorMeta, evaluate
 from torch_ir.llm.cache_layout import CACHE, cache_map, decode_graph, keyword_inputs
@@ -17,7 +18,7 @@ from torch_ir.llm.forms.form_steps import FormSteps
 from torch_ir.llm.forms.step_graph import is_form
 from torch_ir.llm.image_positions import prompt_positions
 from torch_ir.llm.joined_entries import entry_graphs
-from torch_ir.llm.run_encoders import Encoders, weights_read
+from torch_ir.llm.run_encoders import Encoders
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.run import IRExecutor
 from torch_ir.run.tolerances import compare
@@ -86,7 +87,8 @@ class Steps:
     ) -> None:
         self.prefill, self.decode, self.token = prefill, decode, token
         self.places = places  # length of a fixed cache
-        self.takes_positions = takes_positions
+        self.takes_positions, self.takes_position = takes_positions, places is not None
+        self.shortest = 1  # prompt that prefill takes
 
     def steps(self, count: int, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """Yield the logits of the last token after prefill and every further step, as float[batch, 1, vocabulary]."""
@@ -97,22 +99,43 @@ class Steps:
         positions = inputs.get("position_ids")
         if self.takes_positions and positions is None:
             raise ExecutionError("pass position_ids; torch_ir.llm.prompt_positions(model, inputs) returns them")
-        output = self.prefill(**inputs)
+        is_short = taken < self.shortest and inputs.keys() <= {self.token, CACHE, "attention_mask", *_EVERY_STEP}
+        output = self._decode_prompt(inputs) if is_short else self.prefill(**inputs)
         kept: Any = inputs.get(CACHE, {})  # by prefill, in place
-        cache, mask = {**kept, **output.get(CACHE, {})}, inputs.get("attention_mask")
+        cache = {**kept, **output.get(CACHE, {})}
         yield output["logits"][:, -1:]
         for position in range(taken, taken + count - 1):
-            step = {self.token: output["logits"][:, -1:].argmax(-1), "cache": cache}
-            step |= {name: inputs[name] for name in _EVERY_STEP if name in inputs}
-            if self.places is not None:
-                step["position"] = torch.tensor(position)
+            step = self._step(output["logits"][:, -1:].argmax(-1), cache, position, inputs)
             if positions is not None:
                 step["position_ids"] = positions = positions[..., -1:] + 1
-            if mask is not None:
-                step["attention_mask"] = self._mask(mask, position)
             output = self.decode(**step)
             cache |= output.get(CACHE, {})
             yield output["logits"][:, -1:]
+
+    def _decode_prompt(self, inputs: Mapping[str, Any]) -> Any:
+        """Decode a prompt that is too short for prefill, token by token from an empty cache."""
+        tokens, mask = inputs[self.token], inputs.get("attention_mask")
+        if mask is not None and not bool(mask.bool().all()):
+            raise ExecutionError(f"a padded prompt must have at least {self.shortest} tokens, not {tokens.shape[1]}")
+        cache, output = self.empty_cache(tokens.shape[0]), {}
+        for position, token in enumerate(tokens.split(1, dim=1)):
+            before = {**inputs, **({} if mask is None else {"attention_mask": mask[:, :position]})}
+            output = self.decode(**self._step(token, cache, position, before))
+            cache |= output.get(CACHE, {})
+        return {**output, CACHE: cache}
+
+    def _step(self, token: Tensor, cache: Mapping[str, Tensor], position: int, inputs: Mapping[str, Any]) -> Any:
+        """Return the inputs of decode for one token; `inputs` has the mask of earlier tokens or of the prompt."""
+        step = {self.token: token, "cache": cache, **{name: inputs[name] for name in _EVERY_STEP if name in inputs}}
+        if self.takes_position:
+            step["position"] = torch.tensor(position)
+        if (mask := inputs.get("attention_mask")) is not None:
+            step["attention_mask"] = self._mask(mask, position)
+        return step
+
+    def empty_cache(self, batch: int) -> dict[str, Tensor]:
+        """Return the cache before the first token."""
+        raise NotImplementedError
 
     def prefill_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the inputs of prefill."""
@@ -133,7 +156,8 @@ class Generator(Steps):
         decode = decode_graph(ir)
         weights = weights_for(entry_graphs(ir).values(), weights)
         names = [tensor.name for tensor in decode.graph_inputs]
-        places: Any = cache_map(ir)[0].shape[2] if "position" in names else None
+        keys = [tensor for tensor in cache_map(ir) if tensor.name.endswith(".key")]
+        places: Any = keys[0].shape[2] if keys and "position" in names else None
         super().__init__(
             IRExecutor(ir, weights, in_place=True),
             IRExecutor(decode, weights_read(decode, weights), in_place=True),
@@ -141,8 +165,15 @@ class Generator(Steps):
             places,
             takes_positions="position_ids" in names,
         )
+        self.takes_position = "position" in names  # also without keys and values, whose number is the limit
         self.encoders = Encoders(ir, weights)
         self.kept = keyword_inputs(ir, CACHE)  # by prefill, if the cache is in place
+        self._cache = keyword_inputs(decode, CACHE)
+        length = next((tensor.shape[1] for tensor in ir.graph_inputs if tensor.name == self.token), 1)
+        self.shortest = length if isinstance(length, int) else max(ir.symbols[length].min or 1, 1)
+
+    def empty_cache(self, batch: int) -> dict[str, Tensor]:
+        return {name: blank(tensor, {"batch": batch, "past": 0}) for name, tensor in self._cache.items()}
 
     def prefill_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         found = self.encoders.prefill_inputs(inputs)
@@ -165,9 +196,7 @@ def _steps(ir: IR, weights: Mapping[str, Tensor]) -> Steps | FormSteps:
 def _greedy(model: Any, new_tokens: int, inputs: Mapping[str, Tensor]) -> Any:
     """Generate greedily with the model itself, without end, forced or suppressed tokens."""
     usual = model.generation_config
-    plain = type(usual)(
-        max_new_tokens=new_tokens, do_sample=False, pad_token_id=0, output_logits=True, return_dict_in_generate=True
-    )
+    plain = type(usual)(max_new_tokens=new_tokens, do_sample=False, output_logits=True, return_dict_in_generate=True)
     if "decoder_input_ids" in inputs:
         plain.decoder_start_token_id = int(inputs["decoder_input_ids"][0, 0])
     try:

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.ir import IR, Branch, Slot, TensorMeta
-from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ir.regroup.functions import further_entries
 from torch_ir.ir.sizes.expressions import names_in
@@ -18,7 +17,6 @@ from torch_ir.llm.cache_layout import DECODE, cache_outputs, keyword_inputs
 MODALITIES = ("image", "video", "audio")
 PREFILL = "prefill"  # the graph itself
 ENCODE, PROJECT = "encode_", "project_"  # prefixes of functions, followed by a modality
-EXTENSION = "entry_points"  # key in the extensions of the graph
 
 
 @dataclass(frozen=True)
@@ -73,17 +71,6 @@ def join_encoders(ir: IR, encoders: Mapping[str, IR]) -> None:
     encoded = {tensor.name for graph in encoders.values() for tensor in graph.graph_inputs}
     unread += [tensor for tensor in ir.graph_inputs if tensor.name in encoded and not tensor.consumers]
     keep_inputs(ir, [tensor for tensor in ir.graph_inputs if tensor not in unread])
-
-
-def list_weights(ir: IR) -> None:
-    """List the weights of all entry points with prefill, which has the table of weights of the file."""
-    known = {key for param in ir.params for key in param.stored_keys}
-    taken = Names(tensor.name for tensor in ir.tensors())
-    for graph in further_entries(ir).values():
-        for param in graph.params:
-            if param.param is not None and param.param.in_state_dict and not known.issuperset(param.stored_keys):
-                ir.params.append(param.copy(fresh(param.name, taken)))
-                known.update(param.stored_keys)
 
 
 def keep_inputs(ir: IR, kept: list[TensorMeta]) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from transformers import GenerationMixin
 
+from torch_ir.entries.entry_feeds import plain_path
 from torch_ir.errors import ExportError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.graph.io_tree import Record, Slot, leaves, rebuild
@@ -21,6 +23,7 @@ from torch_ir.llm.joined_entries import MODALITIES
 from torch_ir.ops.torch_types import TORCH_DTYPES
 
 _MASKS = "get_placeholder_mask"  # of models: where features replace embeddings of tokens
+_CHECK = "torch_compilable_check"  # of transformers, in the modules of its models
 _GIVEN = "mm_encoder_outputs"  # the argument of forward for results of encoders
 
 
@@ -51,12 +54,10 @@ class Multimodal(DecoderOnly):
             raise ExportError(f"batch is {self.batch}, but the inputs have a batch of {batch}")
         self.batch = batch
         read = {name for names in self.reads().values() for name in names}
-        unread = [name for name, each in self.example.items() if each.is_floating_point() and name not in read]
+        known = inspect.signature(type(self.model).forward).parameters
+        unread = [name for name in self.example if name not in read and name not in known]
         if unread:
-            raise ExportError(
-                f"{type(self.model).__name__} has no get_image_features, get_video_features or get_audio_features that "
-                f"takes {unread[0]}; such models are not supported"
-            )
+            raise ExportError(f"neither forward nor an encoder of {type(self.model).__name__} takes {unread[0]}")
         if self._fixed(
             [name for name in self._rest() if not self._is_per_token(name)]
         ):  # a recording, which has the sizes of its example
@@ -89,7 +90,8 @@ class Multimodal(DecoderOnly):
         module = self._owner(modality).get_encoder(modality=modality)
         return next((name for name, each in self.model.named_modules() if each is module), "")
 
-    def prefill(self) -> Call:
+    def prefill(self, *, is_fixed: bool = True) -> Call:
+        """Return the call of prefill; not `is_fixed`, no values are part of the capture."""
         examples: dict[str, Any] = {"input_ids": self._ids("seq", self.prompt)}
         if self.padding:
             examples["attention_mask"] = self._ids("seq", self.prompt)
@@ -106,7 +108,7 @@ class Multimodal(DecoderOnly):
             examples[modality] = {
                 name: self._example(TORCH_DTYPES[tensor.dtype], *_sizes(modality, tensor)) for name, tensor in tensors
             }
-        return self._with_fixed(self._prefill, examples, rest)
+        return self._with_fixed(self._prefill, examples, rest, is_fixed)
 
     def decode(self, prefill: IR) -> Call:
         if not self.has_positions:
@@ -212,9 +214,27 @@ class Multimodal(DecoderOnly):
         )
 
 
+class _WithoutValues(TorchFunctionMode):
+    """Format tensors without their values: the text of an error that is not raised."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return "?" if func is Tensor.__format__ else func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _unchecked(module: dict[str, Any]) -> Iterator[None]:
+    """Skip the checks of values of a module of transformers, given by its globals."""
+    original = module.get(_CHECK)
+    module[_CHECK] = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        module[_CHECK] = original
+
+
 @contextmanager
 def _counted_placeholders(owner: Any) -> Iterator[None]:
-    """Assert in the graph that a prompt has a token for each feature; tracing drops the check of the model."""
+    """Assert in the graph that a prompt has a token for each feature; the check of the model reads values."""
     original = getattr(owner, _MASKS, None)
     if original is None:
         yield
@@ -223,7 +243,9 @@ def _counted_placeholders(owner: Any) -> Iterator[None]:
     names = [name for name in signature.parameters if name.endswith("features")]
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        found, given = original(*args, **kwargs), signature.bind(*args, **kwargs).arguments
+        given = signature.bind(*args, **kwargs).arguments
+        with _WithoutValues(), _unchecked(inspect.unwrap(original).__globals__):
+            found = original(*args, **kwargs)
         for name, mask in zip(names, found if isinstance(found, tuple) else (found,), strict=False):
             features = given.get(name)
             if isinstance(features, Tensor) and mask.dim() == 3:
@@ -242,7 +264,7 @@ def _counted_placeholders(owner: Any) -> Iterator[None]:
 def feature_names(graph: IR) -> list[str]:
     """Return names for the outputs of an encoder by their place in its output object: `pooler_output.0`."""
     paths = [path for path, leaf in leaves(graph.output_tree) if isinstance(leaf, Slot)]
-    return [path.replace("[", ".").replace("]", "").replace("'", "").strip(".") or "features" for path in paths]
+    return [plain_path(path) or "features" for path in paths]
 
 
 def _sizes(modality: str, tensor: TensorMeta) -> Iterator[tuple[str, int | None]]:

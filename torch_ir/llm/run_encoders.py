@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from torch_ir.entries.execute import weights_read
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, Branch
 from torch_ir.llm.joined_entries import ENCODE, MODALITIES, PROJECT, entry_graphs
@@ -52,9 +53,3 @@ class Encoders:
 def _arguments(ir: IR) -> list[str]:
     keywords = ir.input_tree.items[1]
     return [str(key) for key in keywords.keys] if isinstance(keywords, Branch) else []
-
-
-def weights_read(ir: IR, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights that a graph reads."""
-    keys = {key for tensor in ir.params for key in (str(tensor.key), *tensor.stored_keys)}
-    return {key: value for key, value in weights.items() if key in keys}

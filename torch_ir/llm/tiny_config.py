@@ -9,6 +9,7 @@ from typing import Any
 # Sizes of tiny models; a configuration uses those it has a field for.
 SIZES: dict[str, Any] = {
     "vocab_size": 99,
+    "vocab_size_per_layer_input": 99,
     "hidden_size": 32,
     "embedding_size": 32,
     "projection_dim": 16,
@@ -125,6 +126,7 @@ def scaled(config: Any) -> Any:
 
 
 def _shrink(config: Any) -> None:
+    config.allow_global_per_layer_attribute_access = True  # sizes that differ by layer
     for name in config.sub_configs:
         if (part := getattr(config, name, None)) is not None:
             _shrink(part)

@@ -8,7 +8,7 @@
 _shtab_torch_ir_subparsers=(extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage plan shard split sweep doctor calibrate completion)
 
 _shtab_torch_ir_extract_option_strings=(-h --help -q --quiet --import -i --input -d --dim --fixed --capture --explore --real -w --weights --level --leaf --blocks --weight-layout --dequantize --crosscheck --name -o --output --json)
-_shtab_torch_ir_llm_option_strings=(-h --help -q --quiet --import -o --output --batch --prompt --cache-length --padding --all-logits --encoder-input --input --blocks --weight-layout --form --block-size --rolling --cache-dtype --max-length --dequantize --checkpoint --name --verify --json)
+_shtab_torch_ir_llm_option_strings=(-h --help -q --quiet --import -o --output --lora --lora-input --batch --prompt --cache-length --padding --all-logits --encoder-input --input --blocks --weight-layout --form --block-size --rolling --cache-dtype --max-length --dequantize --checkpoint --name --verify --json)
 _shtab_torch_ir_train_step_option_strings=(-h --help -q --quiet --import -i --input -d --dim --target --loss --optimizer --lr --weight-decay --momentum --nesterov --clip-norm --loss-scale --micro-batches --blocks --name -o --output --json)
 _shtab_torch_ir_info_option_strings=(-h --help -q --quiet --import -i --input -d --dim --level --leaf --json -o --output)
 _shtab_torch_ir_ops_option_strings=(-h --help -q --quiet --import -i --input -d --dim --check --search --list --json)
@@ -49,6 +49,8 @@ _shtab_torch_ir_extract___output_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_llm_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_llm__o_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_llm___output_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_llm___lora_COMPGEN=_shtab_compgen_dirs
+_shtab_torch_ir_llm___lora_input_COMPGEN=_shtab_compgen_dirs
 _shtab_torch_ir_train_step_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_train_step__o_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_train_step___output_COMPGEN=_shtab_compgen_files

@@ -51,7 +51,7 @@ function _shtab_torch_ir_using
 end
 
 set -g _shtab_torch_ir_commands extract llm train-step info ops draw visualize explore cost memory diff check optimize passes quantize sensitivity run weights verify golden compare bench convert lower coverage plan shard split sweep doctor calibrate completion
-set -g _shtab_torch_ir_opts_with_value --address --against --align --at --atol --backend --bank --batch --between --bits --block --block-size --blocks --budget --by --cache-dtype --cache-length --capture --checkpoint --clip-norm --depth --dequantize --device --devices --dim --dtype --dumps --encoder-input --engine --entry --every --explain --explore --fail-on --fail-under --fixed --focus --form --format --function --functions --heat --ignore --import --input --layer --leaf --level --link --list --loss --loss-scale --lr --map --max-bytes --max-length --max-nodes --memory --mesh --method --micro-batches --minutes --mode --model --momentum --name --objective --only --optimizer --output --pack --parts --pass --per-node --picture --place-input --place-output --plan --prompt --radius --ranges --ranks --recipe --repeat --replicas --rtol --sample --save-ranges --scheme --search --seed --sources --stages --steps --target --threads --time --timeout --to --top --verify --weight-decay --weight-layout --weights --workers -d -i -o -t -w
+set -g _shtab_torch_ir_opts_with_value --address --against --align --at --atol --backend --bank --batch --between --bits --block --block-size --blocks --budget --by --cache-dtype --cache-length --capture --checkpoint --clip-norm --depth --dequantize --device --devices --dim --dtype --dumps --encoder-input --engine --entry --every --explain --explore --fail-on --fail-under --fixed --focus --form --format --function --functions --heat --ignore --import --input --layer --leaf --level --link --list --lora --lora-input --loss --loss-scale --lr --map --max-bytes --max-length --max-nodes --memory --mesh --method --micro-batches --minutes --mode --model --momentum --name --objective --only --optimizer --output --pack --parts --pass --per-node --picture --place-input --place-output --plan --prompt --radius --ranges --ranks --recipe --repeat --replicas --rtol --sample --save-ranges --scheme --search --seed --sources --stages --steps --target --threads --time --timeout --to --top --verify --weight-decay --weight-layout --weights --workers -d -i -o -t -w
 
 complete -c torch-ir -e
 complete -c torch-ir -f
@@ -84,6 +84,8 @@ complete -c torch-ir -n '_shtab_torch_ir_using llm' -s h -l help -d 'show this h
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -s q -l quiet -d 'show no progress and no notes'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the IR file to write'
+complete -c torch-ir -n '_shtab_torch_ir_using llm' -l lora -xka "(__fish_complete_directories)" -d 'merge a LoRA adapter of PEFT into the weights'
+complete -c torch-ir -n '_shtab_torch_ir_using llm' -l lora-input -xka "(__fish_complete_directories)" -d 'take a LoRA adapter of PEFT as an input that each row of the batch chooses; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l batch -x -d 'fix the batch size (default: it varies)'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l prompt -x -d 'fix the length of the prompt (default: it varies)'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l cache-length -x -d 'a cache of fixed length N (default: it grows)'
@@ -103,7 +105,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using llm' -l checkpoint -x -d 'a check
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l name -x -d 'the name of the model in the file (default: its class)'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l verify -x -d 'generate N tokens with random weights and compare with the model'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l json -d 'print JSON'
-complete -c torch-ir -n '_shtab_torch_ir_using llm; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'hf:TYPE?key=value&..., a folder with a config.json, or net.py:make, a function that returns a config or a model; an IR file to show, or with --form to rewrite'
+complete -c torch-ir -n '_shtab_torch_ir_using llm; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'hf:TYPE?key=value&..., a folder with a config.json, or net.py:make, a function that returns a config or a model; an IR file to show, or to rewrite with --lora and --form'
 complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a train-step -d 'Capture a training step: forward, loss, backward, update.'
 complete -c torch-ir -n '_shtab_torch_ir_using train-step' -s h -l help -d 'show this help message and exit'
 complete -c torch-ir -n '_shtab_torch_ir_using train-step' -s q -l quiet -d 'show no progress and no notes'

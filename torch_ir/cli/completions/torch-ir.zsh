@@ -337,6 +337,8 @@ _shtab_torch_ir_llm_options=(
   {-q,--quiet}"[show no progress and no notes]"
   "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   {-o,--output}"[the IR file to write]:FILE:_files"
+  "--lora[merge a LoRA adapter of PEFT into the weights]:FOLDER:_files -/"
+  "*--lora-input[take a LoRA adapter of PEFT as an input that each row of the batch chooses\; repeatable]:FOLDER:_files -/"
   "--batch[fix the batch size (default\: it varies)]:N:"
   "--prompt[fix the length of the prompt (default\: it varies)]:N:"
   "--cache-length[a cache of fixed length N (default\: it grows)]:N:"
@@ -356,7 +358,7 @@ _shtab_torch_ir_llm_options=(
   "--name[the name of the model in the file (default\: its class)]:name:"
   "--verify[generate N tokens with random weights and compare with the model]:N:"
   "--json[print JSON]"
-  ":hf\:TYPE\?key\=value\&..., a folder with a config.json, or net.py\:make, a function that returns a config or a model\; an IR file to show, or with --form to rewrite:_files"
+  ":hf\:TYPE\?key\=value\&..., a folder with a config.json, or net.py\:make, a function that returns a config or a model\; an IR file to show, or to rewrite with --lora and --form:_files"
 )
 
 # guard to ensure default positional specs are added only once per session

@@ -33,10 +33,13 @@ path/to/checkpoint -o model.json --batch 1 --cache-length 2048 --json
 my_package.models:make_config -o model.json --padding
 "hf:gpt2?n_layer=2&n_embd=64&n_head=2" -o tiny.json --verify 8
 path/to/llava -o llava.json --input @processed.npz
-llama.json --form paged --block-size 16 --cache-dtype int8 -o paged.json
+path/to/checkpoint -o adapted.json --lora path/to/adapter
+llama.json -o adapted.json --lora path/to/adapter
+llama.json -o paged.json --form paged --block-size 16 --cache-dtype int8
 llama.json
 """
 _SHOWN = 8
+_REWRITES = ("lora", "lora_input", "form")
 _OF_FORMS = ("rolling", "cache_dtype", "max_length")  # options that need --form
 _TEXT_ONLY = 2  # graphs of a model without encoders
 
@@ -47,9 +50,21 @@ def add_parser(verbs: Verbs) -> None:
         "model",
         metavar="MODEL",
         help="hf:TYPE?key=value&..., a folder with a config.json, or net.py:make, a function that returns a config "
-        "or a model; an IR file to show, or with --form to rewrite",
+        "or a model; an IR file to show, or to rewrite with --lora and --form",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="the IR file to write")
+    parser.add_argument(
+        "--lora",
+        metavar="FOLDER",
+        help="merge a LoRA adapter of PEFT into the weights",
+    )
+    parser.add_argument(
+        "--lora-input",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="take a LoRA adapter of PEFT as an input that each row of the batch chooses; repeatable",
+    )
     parser.add_argument("--batch", type=int, metavar="N", help="fix the batch size (default: it varies)")
     parser.add_argument("--prompt", type=int, metavar="N", help="fix the length of the prompt (default: it varies)")
     parser.add_argument("--cache-length", type=int, metavar="N", help="a cache of fixed length N (default: it grows)")
@@ -104,10 +119,14 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    _check_options(arguments)
     if arguments.output is None:
         if not os.path.isfile(arguments.model):
             raise CommandError(f"{arguments.model!r} is not an IR file; to capture a model, add -o FILE")
         ir, facts = load_checked(arguments.model), {"file": arguments.model}
+    elif _is_graph(arguments):
+        start = time.perf_counter()
+        ir, facts = _saved(_rewritten(load_checked(arguments.model), arguments), arguments, start)
     else:
         ir, facts = _extract(arguments)
     from dataclasses import asdict
@@ -129,16 +148,31 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if facts.get("is_valid", True) else DIFFERENT
 
 
-def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Raise CommandError for options that do not go together."""
     for option in ("batch", "prompt", "cache_length", "verify"):
         if (size := getattr(arguments, option)) is not None and size < 1:
             raise CommandError(f"--{option.replace('_', '-')} must be at least 1, not {size}")
     if arguments.form is None and (name := next((each for each in _OF_FORMS if getattr(arguments, each)), None)):
         raise CommandError(f"--{name.replace('_', '-')} is an option of --form")
+    rewrites = [f"--{name.replace('_', '-')}" for name in _REWRITES if getattr(arguments, name)]
+    if rewrites and arguments.output is None:
+        raise CommandError(f"a rewritten graph is written to -o FILE; add it, or leave out {rewrites[0]}")
+    if arguments.verify and (arguments.lora or arguments.lora_input):
+        raise CommandError("--verify compares with the model alone; leave it out, or leave out --lora")
+    if arguments.verify and _is_graph(arguments):
+        raise CommandError("--verify needs the model; pass its name in place of the file")
+
+
+def _is_graph(arguments: argparse.Namespace) -> bool:
+    """Whether the model is an IR file to rewrite."""
     from torch_ir.cli.models.model_kinds import is_config
 
-    if arguments.form is not None and os.path.isfile(arguments.model) and not is_config(arguments.model):
-        return _rewrite(arguments)
+    is_rewritten = any(getattr(arguments, name) for name in _REWRITES)
+    return is_rewritten and os.path.isfile(arguments.model) and not is_config(arguments.model)
+
+
+def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
     show_progress("importing torch and transformers")
     from torch_ir.cli.arguments.input_specs import parse_inputs
 
@@ -174,28 +208,20 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
         inputs={str(spec.name): meta_value(spec, {}) for spec in processed} or None,
         model_name=arguments.name,
     )
-    ir = _formed(ir, arguments)
-    save_graph(ir, arguments.output)
-    seconds = round(time.perf_counter() - start, 3)
-    facts = {"file": arguments.output, "file_bytes": os.path.getsize(arguments.output), "seconds": seconds}
+    ir, facts = _saved(_rewritten(ir, arguments), arguments, start)
     return ir, facts | (_verify(ir, arguments, processed) if arguments.verify else {})
 
 
-def _rewrite(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
-    """Write a form of the graphs of a file."""
-    if arguments.verify:
-        raise CommandError("--verify needs the model; pass its name in place of the file")
-    ir = _formed(load_checked(arguments.model), arguments)
-    save_graph(ir, arguments.output)
-    return ir, {"file": arguments.output, "file_bytes": os.path.getsize(arguments.output)}
+def _rewritten(ir: IR, arguments: argparse.Namespace) -> IR:
+    """Return the graph with the adapters and in the form of the command line, or the graph itself."""
+    from torch_ir.llm import lora_as_inputs, merge_lora, to_cache_form
 
-
-def _formed(ir: IR, arguments: argparse.Namespace) -> IR:
-    """Return the form that --form names, or the graph itself."""
+    if arguments.lora:
+        ir = merge_lora(ir, arguments.lora)
+    if arguments.lora_input:
+        ir = lora_as_inputs(ir, arguments.lora_input)
     if arguments.form is None:
         return ir
-    from torch_ir.llm import to_cache_form
-
     return to_cache_form(
         ir,
         arguments.form,
@@ -204,6 +230,13 @@ def _formed(ir: IR, arguments: argparse.Namespace) -> IR:
         cache_dtype=arguments.cache_dtype,
         max_length=arguments.max_length,
     )
+
+
+def _saved(ir: IR, arguments: argparse.Namespace, start: float) -> tuple[IR, dict[str, Any]]:
+    """Write the file, and return the graph with the facts about it."""
+    save_graph(ir, arguments.output)
+    seconds = round(time.perf_counter() - start, 3)
+    return ir, {"file": arguments.output, "file_bytes": os.path.getsize(arguments.output), "seconds": seconds}
 
 
 def _form_cache(ir: IR) -> list[dict[str, Any]]:

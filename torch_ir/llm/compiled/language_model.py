@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torch_ir.backends import compile as compile_graph
 from torch_ir.backends.placement import find_device
+from torch_ir.entries.execute import weights_read
 from torch_ir.errors import CommandError, ExecutionError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_layout import CACHE, decode_graph, keyword_inputs
@@ -20,7 +21,6 @@ from torch_ir.llm.compiled.requests import Request, Sizes, checked
 from torch_ir.llm.compiled.token_choice import SETTINGS, choice_graph
 from torch_ir.llm.generation import blank
 from torch_ir.llm.in_place import cache_in_place
-from torch_ir.llm.run_encoders import weights_read
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.run.executor import IRExecutor
 from torch_ir.run.stored import loaded

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torch_ir.entries.entry_feeds import EXTENSION
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, TensorMeta, evaluate
 from torch_ir.ir.regroup.functions import called_by, inline_all
@@ -19,7 +20,6 @@ from torch_ir.llm.forms.form_inputs import POSITION, Form
 from torch_ir.llm.forms.recognise_attention import cache_attention, token_sizes
 from torch_ir.llm.forms.step_writer import StepWriter
 from torch_ir.llm.forms.storage import STORAGES
-from torch_ir.llm.joined_entries import EXTENSION
 from torch_ir.ops.torch_types import TORCH_DTYPES
 
 LAYOUTS = ("slots", "paged")

@@ -1,0 +1,65 @@
+"""Run the entry points of a file, one by one or along their map."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from torch_ir.entries.entry_feeds import EXTENSION, Feed, entries_of, feeds_of
+from torch_ir.errors import ExecutionError
+from torch_ir.ir import IR
+from torch_ir.run import IRExecutor
+from torch_ir.run.weight_files import weights_for
+
+
+def bind_entries(ir: IR, weights: Mapping[str, Tensor]) -> dict[str, IRExecutor]:
+    """Return an executor for each entry point of a file, by name."""
+    graphs = entries_of(ir)
+    bound = weights_for(graphs.values(), weights)
+    return {name: IRExecutor(graph, weights_read(graph, bound)) for name, graph in graphs.items()}
+
+
+def run_entries(ir: IR, weights: Mapping[str, Tensor], inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Run every entry point once, in the order of the map; return the outputs by entry.
+
+    `inputs` are the keyword inputs of each entry point that no other one returns.
+    """
+    feeds, names = feeds_of(ir), entries_of(ir)
+    for feed in feeds:
+        if not feed.is_direct or "." in feed.argument:
+            raise ExecutionError(f"code between {feed.source} and {feed.target} is not in the file; call bind_entries")
+    unknown = [name for name in inputs if name not in names]
+    if unknown:
+        raise ExecutionError(f"there is no entry point {unknown[0]!r}; the file has {', '.join(names)}")
+    executors = bind_entries(ir, weights)
+    results: dict[str, Any] = {}
+    while len(results) < len(executors):
+        ready = [name for name in executors if name not in results and _sources(feeds, name) <= results.keys()]
+        if not ready:
+            raise ExecutionError(f"the map in extensions.{EXTENSION} has a cycle; call bind_entries")
+        for name in ready:
+            given = {feed.argument: _value(results, feed) for feed in feeds if feed.target == name}
+            results[name] = executors[name](**{**inputs.get(name, {}), **given})
+    return results
+
+
+def weights_read(ir: IR, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights that a graph reads."""
+    keys = {key for tensor in ir.params for key in (str(tensor.key), *tensor.stored_keys)}
+    return {key: value for key, value in weights.items() if key in keys}
+
+
+def _sources(feeds: list[Feed], name: str) -> set[str]:
+    return {feed.source for feed in feeds if feed.target == name}
+
+
+def _value(results: Mapping[str, Any], feed: Feed) -> Any:
+    """Return the value at a place of the outputs of an entry point."""
+    value = results[feed.source]
+    if isinstance(value, Tensor):
+        return value
+    for part in feed.place.split("."):
+        value = value[int(part) if part.isdigit() else part]
+    return value
