@@ -222,7 +222,7 @@ def test_command_line(model: Any, graph: IR, tmp_path: Path, capsys: pytest.Capt
     ("options", "message"),
     [
         (["-o", "out.json", "--verify", "2"], "--verify compares with the model alone; leave it out, or"),
-        ([], "an adapted graph is written to -o FILE; add it, or"),
+        ([], "a rewritten graph is written to -o FILE; add it, or"),
         (["-o", "out.json"], "adapter_config.json"),
     ],
 )

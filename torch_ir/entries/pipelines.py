@@ -131,7 +131,7 @@ def _intercepted(pipeline: Any, handle: Handler) -> Iterator[None]:
 
 @contextmanager
 def _replaced(module: nn.Module, method: str, entry: str, handle: Handler) -> Iterator[None]:
-    original = getattr(module, method)
+    original, own = getattr(module, method), vars(module).get(method)  # a hook may have set its own
     signature = inspect.signature(original)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -143,6 +143,8 @@ def _replaced(module: nn.Module, method: str, entry: str, handle: Handler) -> It
         yield
     finally:
         delattr(module, method)
+        if own is not None:
+            setattr(module, method, own)
 
 
 def _keywords(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import GenerationMixin
 
+from torch_ir.capture.instrument import intercepted, set_attribute
 from torch_ir.entries.entry_feeds import plain_path
 from torch_ir.errors import ExportError
 from torch_ir.ir import IR, TensorMeta
@@ -162,13 +165,10 @@ class Multimodal(DecoderOnly):
     @contextmanager
     def _replaced_encoders(self, features: Mapping[str, Any]) -> Iterator[None]:
         """Let the encoders return these features, whatever they are called with."""
-        for modality, found in features.items():
-            setattr(self._owner(modality), _getter(modality), lambda *args, found=found, **kwargs: found)
-        try:
+        with ExitStack() as stack:
+            for modality, found in features.items():
+                stack.enter_context(set_attribute(self._owner(modality), _getter(modality), partial(_given, found)))
             yield
-        finally:
-            for modality in features:
-                delattr(self._owner(modality), _getter(modality))
 
     @property
     def _takes_features(self) -> bool:
@@ -221,15 +221,16 @@ class _WithoutValues(TorchFunctionMode):
         return "?" if func is Tensor.__format__ else func(*args, **(kwargs or {}))
 
 
-@contextmanager
-def _unchecked(module: dict[str, Any]) -> Iterator[None]:
-    """Skip the checks of values of a module of transformers, given by its globals."""
-    original = module.get(_CHECK)
-    module[_CHECK] = lambda *args, **kwargs: None
-    try:
-        yield
-    finally:
-        module[_CHECK] = original
+def _given(value: Any, *args: Any, **kwargs: Any) -> Any:
+    return value
+
+
+def _unchecked(method: Any) -> AbstractContextManager[None]:
+    """Skip the checks of values in the module of transformers that a method belongs to."""
+    module = sys.modules[inspect.unwrap(method).__module__]
+    if not hasattr(module, _CHECK):
+        return nullcontext()
+    return intercepted(module, _CHECK, lambda original, *args, **kwargs: None)
 
 
 @contextmanager
@@ -244,7 +245,7 @@ def _counted_placeholders(owner: Any) -> Iterator[None]:
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
-        with _WithoutValues(), _unchecked(inspect.unwrap(original).__globals__):
+        with _WithoutValues(), _unchecked(original):
             found = original(*args, **kwargs)
         for name, mask in zip(names, found if isinstance(found, tuple) else (found,), strict=False):
             features = given.get(name)
@@ -254,11 +255,8 @@ def _counted_placeholders(owner: Any) -> Iterator[None]:
                 torch.ops.aten._assert_async.msg(tokens * width == features.numel(), message)
         return found
 
-    setattr(owner, _MASKS, counted)
-    try:
+    with set_attribute(owner, _MASKS, counted):
         yield
-    finally:
-        delattr(owner, _MASKS)
 
 
 def feature_names(graph: IR) -> list[str]:
