@@ -10,9 +10,11 @@ from torch import Tensor, nn
 import catalogue
 import torch_ir
 from tests.golden_packs import compared, dumped
+from tests.graphs import tensor
 from tests.proof import captured
 from torch_ir import IR, IRExecutor, TensorMeta, write_golden
 from torch_ir.golden.pack import read_pack
+from torch_ir.ir import FunctionRef, OpNode, Param
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 
@@ -130,3 +132,26 @@ def test_loops_inside_functions() -> None:
     IRExecutor(captured(model, *inputs), model.state_dict(), watch=watch).execute(inputs)
     assert len(set(names)) == len(names)
     assert "while_loop_cond_graph_0/gt@1" in names
+
+
+def test_calls_of_the_prologue_are_counted_first() -> None:
+    """A function that runs once over a weight, and in every run over an input; also after other weights are bound."""
+    given, a = tensor("given", 2, 3), tensor("a", 2, 3)
+    body = IR([OpNode("a", "aten.relu.default", [given], [a], args=["self"])], [given], [a])
+    x, y, z, total = (tensor(name, 2, 3) for name in ("x", "y", "z", "total"))
+    w = TensorMeta("w", (2, 3), "float32", param=Param(("w",), "parameter"))
+    call = {"function": FunctionRef("body")}
+    nodes = [
+        OpNode("y", "call", [x], [y], call, args=["given"]),
+        OpNode("z", "call", [w], [z], call, args=["given"]),
+        OpNode("total", "aten.add.Tensor", [y, z], [total], args=["self", "other"]),
+    ]
+    ir = IR(nodes, [x], [total], params=[w], functions={"body": body})
+    names: list[str] = []
+    executor = IRExecutor(ir, watch=lambda tensor, value, sizes: names.append(tensor.name))
+    for _ in range(2):
+        executor.load_weights_from_state_dict({"w": torch.ones(2, 3)})
+        executor(torch.ones(2, 3))
+        executor(torch.ones(2, 3))
+    every = ["body/a@1", "y", "total"]
+    assert names == ["body/a@0", "z", *every, *every] * 2
