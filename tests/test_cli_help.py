@@ -120,6 +120,14 @@ def test_help_is_a_word_too(capsys):
             "torch-ir cost: error: argument --by: unknown choice 'nod'; did you mean 'node'?",
         ),
         (["info"], "torch-ir info: error: the following arguments are required: GRAPH"),
+        (
+            ["weights", "x.json", "w.pt"],
+            "torch-ir weights: error: 'check' is missing before 'x.json'; write: torch-ir weights check x.json ...",
+        ),
+        (
+            ["weights", "chekc", "x.json", "w.pt"],
+            "torch-ir weights: error: argument check: unknown choice 'chekc'; did you mean 'check'?",
+        ),
     ],
 )
 def test_mistakes_name_the_nearest_fix(arguments, message, capsys):

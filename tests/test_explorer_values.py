@@ -11,9 +11,11 @@ import torch_ir
 from tests import browser
 from tests.explored import decoder, sharded, with_call
 from tests.explorer_page import panel
+from tests.golden_packs import compared, dumped
 from tests.graphs import everything, mlp
 from tests.proof import captured
 from tests.test_diff_events import Convolutions
+from tests.test_watched_names import STACK, X, folded
 from torch_ir.cli.dispatch import main
 from torch_ir.explorer.code_lines import python_lines, source_lines
 from torch_ir.golden.pack import read_pack
@@ -165,3 +167,24 @@ def test_names_of_runtimes_fit_on_a_phone(chromium: Any, measured: tuple[IR, Pat
     assert button.evaluate("button => button.scrollHeight <= button.clientHeight")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.close()
+
+
+def folded_values(folder: Path) -> tuple[IR, torch_ir.Comparison]:
+    """A graph with a function of three calls, and a runtime whose second call is wrong."""
+    ir = folded()
+    torch_ir.write_golden(ir, STACK.state_dict(), (X,), folder / "pack")
+    dumps = dumped(ir, STACK.state_dict(), X)
+    wrong = next(name for name in dumps if name.endswith("@1") and "/relu" in name)
+    dumps[wrong] = dumps[wrong] + 0.25
+    return ir, compared(folder / "pack", dumps)
+
+
+@needs_browser
+def test_errors_inside_functions_are_at_their_nodes(shown: Any, tmp_path: Path) -> None:
+    """The largest of all calls; the first wrong node is shown in the body of the function."""
+    ir, found = folded_values(tmp_path)
+    page = shown(ir, values={"npu": found})
+    inside = sum(len(body.nodes) for body in ir.functions.values())
+    assert panel(page)["npu"] == f"1 of {len(ir.nodes) + inside} wrong first: relu"
+    page.get_by_role("button", name="First wrong").click()
+    assert panel(page)["npu"] == "0.250 wrong"

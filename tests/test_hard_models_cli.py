@@ -128,6 +128,25 @@ def test_an_exact_number_is_said_at_capture(here: Path, capsys: pytest.CaptureFi
     assert record["trials"] + record["not_compared"] == 6
 
 
+def test_where_nothing_was_compared_the_sides_do_not_differ(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The guards exclude the given inputs, or an operator is unknown: another status than that of a difference."""
+    torch.save(torch.full((2, 4), 0.5), "x.pt")
+    torch.save(torch.full((2, 4), 0.25), "other.pt")
+    model = "choices.py:Scaled"
+    assert main(["extract", model, "-i", "x=@x.pt", "--capture", "record", "-o", "net.json"]) == 0
+    assert main(["verify", "net.json", model, "-i", "x=@other.pt"]) == 4
+    out = capsys.readouterr().out
+    assert "Verification FAILED, NOTHING COMPARED\n" in out
+    assert "at capture the value was 0.5, now it is 0.25" in out
+    ir = IR.load("net.json")
+    ir.nodes[0].op_type = "mylib.unknown"
+    ir.save("unknown.json")
+    assert main(["verify", "unknown.json", model, "-i", "x=@x.pt", "--json"]) == 4
+    record = json.loads(capsys.readouterr().out)
+    assert (record["verdict"], record["is_valid"], record["trials"]) == ("FAILED, NOTHING COMPARED", False, 0)
+    assert main(["verify", "net.json", "choices.py:Tanh", "-i", "x=@x.pt"]) == 3
+
+
 def test_a_number_that_nothing_in_python_decides_on_is_computed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A data-dependent scalar of the graph, without a guard; all sets of inputs are compared."""
     assert main(["extract", "choices.py:Item", "--input", "2x4", "-o", "net.json"]) == 0

@@ -231,8 +231,8 @@ REFUSED: list[tuple[dict[str, Any], dict[str, int], dict[str, Any], str]] = [
     ({"blocks.*.up": {"matrix": "split(0)"}}, {"tp": 2}, {}, r"invalid placement 'split\(0\)'"),
     ({"blocks.*.up": 7}, {"tp": 2}, {}, "unknown style int"),
     ({}, {"tp": 2, "dp": 2}, {}, "expected one mesh axis, not 2"),
-    ({}, {"tp": 0}, {}, "invalid mesh axis 'tp' of size 0"),
-    ({}, {"a b": 2}, {}, "invalid mesh axis 'a b'"),
+    ({}, {"tp": 0}, {}, "mesh axis 'tp' must have at least 1 rank, not 0"),
+    ({}, {"a b": 2}, {}, "invalid name 'a b' of a mesh axis; expected letters, digits and _"),
     ({}, {"dp": 2}, {"inputs": {"ids": "shard(2)"}}, "has no dimension 2 to cut"),
     ({}, {"dp": 3}, {"inputs": {"ids": "shard(0)"}}, "input 'ids': dimension 0 .* cannot be divided among 3 ranks"),
 ]

@@ -76,10 +76,20 @@ def test_prefill_and_decode_are_divided_together(files: Path, capsys: pytest.Cap
     assert told["entries"]["decode"]["collectives"]["_c10d_functional.all_reduce.default"]["count"] == 4
 
 
+RANKS = ("0", "-1", "x", "", "2=3", "1.5", "٢", "9999999999")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--mesh", "tp"], "'tp' is not a mesh; write it as tp=8"),
+        (["--mesh", "=2"], "'=2' is not a mesh; write it as tp=8"),
+        (["--mesh", ""], "'' is not a mesh; write it as tp=8"),
+        *((["--mesh", f"tp={count}"], f"must be an integer from 1 to 999,999,999, not '{count}'") for count in RANKS),
+        (["--mesh", "tp=2,tp=2"], "--mesh takes one axis, not 2: tp=2, tp=2; shard the result along the next axis"),
+        (["--mesh", "tp=2", "--mesh", "dp=2"], "--mesh takes one axis, not 2: tp=2, dp=2"),
+        (["--mesh", "a b=2", "--place-input", "input=shard(0)"], "invalid name 'a b' of a mesh axis"),
+        ([], "--mesh is missing; write it as --mesh tp=8"),
         (["--mesh", "tp=3", "--plan", "plan.json"], "0.weight: dimension 0 of 'p_0_weight'"),
         (["--mesh", "tp=2", "--plan", "list.json"], "list.json is not a plan"),
         (["--mesh", "tp=2", "--plan", "none.json"], "none.json"),

@@ -49,7 +49,10 @@ class Parser(argparse.ArgumentParser):
             return
         kind = "command" if isinstance(action, argparse._SubParsersAction) else "choice"
         known = [str(choice) for choice in action.choices]
-        hint = did_you_mean(str(value), known) or f"; expected one of {', '.join(known)}"
+        near = did_you_mean(str(value), known)
+        if len(known) == 1 and not action.option_strings and not near:
+            self.error(f"{known[0]!r} is missing before {str(value)!r}; write: {self.prog} {known[0]} {value} ...")
+        hint = near or f"; expected one of {', '.join(known)}"
         name = None if kind == "command" else action
         raise argparse.ArgumentError(name, f"unknown {kind} {str(value)!r}{hint}")
 

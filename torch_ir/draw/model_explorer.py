@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from torch_ir.draw.named_placeholders import named_placeholders
 from torch_ir.draw.words import OPAQUE, short_name
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.given_graph import require_graph
@@ -31,7 +32,7 @@ def to_model_explorer(
     """Return a graph and its functions as a graph collection; placeholders are red, `heat` becomes node attributes."""
     require_graph(ir, "to_model_explorer")
     name = ir.model_name or "graph"
-    writer = _Writer(placeholders, heat or {}, unit, include_weights)
+    writer = _Writer(named_placeholders(placeholders, ir), heat or {}, unit, include_weights)
     return {"label": name, "graphs": list(writer.graphs(ir, name))}
 
 

@@ -14,6 +14,7 @@ from torch_ir.draw.focus import focused, named_by
 from torch_ir.draw.folding import Fold, Folding, folded, nodes_in, times, unfolded, without_ready
 from torch_ir.draw.heat import heated
 from torch_ir.draw.marks import MARKS, marked
+from torch_ir.draw.named_placeholders import named_placeholders
 from torch_ir.draw.stage import Stage
 from torch_ir.draw.training_sides import on_sides
 from torch_ir.draw.words import OPAQUE
@@ -47,6 +48,7 @@ def build_scene(
     counted, unless `assertions` is set, or they are marked, focused or placeholders. By default, a scene has 30 nodes
     with their weights, a folded one 300 nodes without.
     """
+    placeholders = named_placeholders(placeholders, ir)
     if depth is not None:
         ir = flattened(ir, placeholders)
     left_out = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 
+from torch_ir.draw.named_placeholders import named_placeholders
 from torch_ir.explorer.code_lines import python_lines, source_lines
 from torch_ir.explorer.comparison import Row, compared
 from torch_ir.explorer.html_page import page
@@ -43,9 +44,10 @@ def explore(
     ir = graph_of(ir, example_inputs, "explore")
     if against is not None:
         require_graph(against, "explore(against=)")
+    red = named_placeholders(placeholders, *([ir] if against is None else [ir, against]))
     beside = Beside(values or {}, python_lines(python), {} if sources is None else source_lines(ir, sources))
     with uncollected():
-        write_text(path, _page(ir, against, sizes or {}, placeholders, titles, beside))
+        write_text(path, _page(ir, against, sizes or {}, red, titles, beside))
 
 
 def _page(

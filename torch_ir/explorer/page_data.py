@@ -102,6 +102,8 @@ class Side:
         self._beside = beside or Beside()
         self._weights: dict[str, float] = {}
         self._graphs: list[dict[str, Any]] = []
+        self._places: dict[str, int] = {}  # the nodes of all graphs are numbered on; by tensor, such as `block/linear`
+        self._numbered = 0
         self._ir = sized(ir, sizes)
         self._title = title
         self._entries = self._entry_points(marked)
@@ -128,15 +130,22 @@ class Side:
         return -1 if text is None else self._texts(text)
 
     def _runtime(self, name: str, values: Values) -> list[Any]:
-        """Return the error of each node that a runtime computed, -1 if it is not finite, and the wrong ones."""
-        places = {tensor.name: place for place, node in enumerate(self._ir.nodes) for tensor in node.outputs}
+        """Return the error of each node that a runtime computed, -1 if it is not finite, and the wrong ones.
+
+        The error of a node inside a function is the largest of all calls, `block/linear@0` and so on.
+        """
         errors: dict[int, float] = {}
         for tensor, error in values.errors.items():
-            if tensor in places:
-                one, other = errors.get(places[tensor], 0.0), error if math.isfinite(error) else -1.0
-                errors[places[tensor]] = -1.0 if min(one, other) < 0 else max(one, other)
-        wrong = sorted({places[tensor] for tensor in values.differing if tensor in places})
-        return [self._texts(name), list(errors), list(errors.values()), wrong]
+            place = self._place(tensor)
+            if place is not None:
+                one, other = errors.get(place, 0.0), error if math.isfinite(error) else -1.0
+                errors[place] = -1.0 if min(one, other) < 0 else max(one, other)
+        wrong = dict.fromkeys(place for tensor in values.differing if (place := self._place(tensor)) is not None)
+        return [self._texts(name), list(errors), list(errors.values()), list(wrong)]
+
+    def _place(self, tensor: str) -> int | None:
+        """Return the number of the node that makes a value, by its name in a golden pack."""
+        return self._places.get(tensor, self._places.get(tensor.rpartition("@")[0]))
 
     def _entry_points(self, marked: Marked) -> list[tuple[str, int]]:
         """Return the graph itself, and the functions that no node calls, such as `decode`."""
@@ -146,16 +155,23 @@ class Side:
         free = [(name, number) for name, number in self._graphs[own]["functions"].items() if name not in called]
         return [(_name_beside({name for name, _ in free}), own), *free] if ir.nodes or not free else free
 
-    def _graph(self, ir: IR, costs: Cost, marked: Marked, weights: Collection[str]) -> int:
+    def _graph(self, ir: IR, costs: Cost, marked: Marked, weights: Collection[str], path: str = "") -> int:
         """Record a graph after its functions, and return its number; inputs named in `weights` are shown as such."""
         given = {tensor for tensor in ir.graph_inputs if tensor.name in weights}
         callers = _callers(ir)
         functions = {
             name: self._graph(
-                body, costs.functions[name], marked.inside(name), _weights_of(body, callers.get(name, ()), given)
+                body,
+                costs.functions[name],
+                marked.inside(name),
+                _weights_of(body, callers.get(name, ()), given),
+                f"{path}{name}/",
             )
             for name, body in ir.functions.items()
         }
+        for place, node in enumerate(ir.nodes, self._numbered):
+            self._places.update((path + tensor.name, place) for tensor in node.outputs)
+        self._numbered += len(ir.nodes)
         self._graphs.append({**_Graph(self, ir, costs, marked, given).record(), "functions": functions})
         return len(self._graphs) - 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from torch_ir.run.tolerances import Difference, compare, tolerances
 from torch_ir.verify.divergence import Divergence
 
 _SHOWN = 8
+_IN_FUNCTION = re.compile(r".+/.+@\d+", re.DOTALL)  # `block/linear@2`
 
 
 @dataclass
@@ -128,11 +130,16 @@ def _compared(
 
 
 def _places(values: Iterable[Value], dumps: Dumps, names: Mapping[str, str]) -> dict[str, str]:
-    """Map the names of values to those of dumps; a node's name may be used for its only value."""
+    """Map the names of values to those of dumps; a node's name may be used for its only value.
+
+    Inside functions, a node runs once per call and may be named as one of the graph, so only full names count.
+    """
     by_node: dict[str, list[str]] = {}
+    known = set[str]()
     for value in values:
-        by_node.setdefault(value.node, []).append(value.name)
-    known = {name for several in by_node.values() for name in several}
+        known.add(value.name)
+        if not _IN_FUNCTION.fullmatch(value.name):
+            by_node.setdefault(value.node, []).append(value.name)
     places: dict[str, str] = {}
     for dump in dumps:
         name = names.get(dump, dump)

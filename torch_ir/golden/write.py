@@ -6,7 +6,6 @@ import hashlib
 import logging
 import math
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from torch_ir.ops.effects import is_random
 from torch_ir.run.compiled_plan import Sizes
 from torch_ir.run.executor import IRExecutor, flatten_call
 from torch_ir.run.tolerances import tolerances
+from torch_ir.run.watched_values import inner_name
 from torch_ir.run.weight_files import WeightSource, weights_from
 from torch_ir.verify.copies import copied
 from torch_ir.verify.reference_run import values_outside_state_dict
@@ -117,15 +117,15 @@ class _Recorder:
         if every > 1:
             nodes = list(dict.fromkeys(place.node for place in self.places.values()))[every - 1 :: every]
             self.chosen &= {tensor for node in nodes for tensor in node.outputs} | set(ir.returns.inputs)
-        self.runs: Counter[TensorMeta] = Counter()
         self.values: list[Value] = []  # in execution order
         self.left_out: list[str] = []
 
     def __call__(self, tensor: TensorMeta, value: Any, sizes: Sizes) -> None:
-        self.runs[tensor] += 1
-        if tensor not in self.chosen:
+        assert tensor.producer is not None  # a node made the value
+        declared, name = tensor.producer.outputs[tensor.index], tensor.name
+        if declared not in self.chosen:
             return
-        place, name = self.places[tensor], self._name(tensor)
+        place = self.places[declared]
         if isinstance(value, torch.Tensor) and not is_dense(value):
             self.left_out.append(name)
             return
@@ -138,17 +138,19 @@ class _Recorder:
         growth = math.sqrt(place.depth)
         record = Value(
             name, [], "", "", "", node.name, node.op_type, *node.origin[:4],
-            reads=[self._name(read) for read in node.inputs if read in self.places or not place.is_in_function],
+            reads=self._reads(declared, name),
             rtol=relative * growth, atol=absolute * growth * _scale(number), is_random=is_random(node),
         )  # fmt: skip
         self.values.append(self.shards.put("values", record, number))
 
-    def _name(self, tensor: TensorMeta) -> str:
-        """Return the name of a value in the pack; in functions with the number of the call."""
-        place = self.places.get(tensor)
-        if place is None:
-            return tensor.name
-        return f"{place.name}@{self.runs[tensor] - 1}" if place.is_in_function else place.name
+    def _reads(self, tensor: TensorMeta, name: str) -> list[str]:
+        """Return the names in the pack of what the node of a value reads; in functions, without its operands."""
+        place = self.places[tensor]
+        if not place.is_in_function:
+            return [read.name for read in place.node.inputs]
+        call = name.rpartition("@")[2]
+        path = name.removesuffix(f"/{tensor.name}@{call}")
+        return [inner_name(path, read, int(call)) for read in place.node.inputs if read in self.places]
 
     def notes(self) -> list[str]:
         drawn = [value.name for value in self.values if value.is_random]
@@ -162,16 +164,15 @@ class _Recorder:
 
 @dataclass(frozen=True)
 class _Place:
-    """A value of the graph: its node, its name in the pack, and the length of the longest path to it."""
+    """A value of the graph: its node, and the length of the longest path to it."""
 
     node: OpNode
-    name: str
     depth: int
     is_in_function: bool
 
 
 def _places(ir: IR) -> dict[TensorMeta, _Place]:
-    """Return every value of a graph and its functions, in order; those of functions have their names as prefixes."""
+    """Return every value of a graph and its functions, in order."""
     found: dict[TensorMeta, _Place] = {}
     visited: set[str] = set()
 
@@ -183,7 +184,7 @@ def _places(ir: IR) -> dict[TensorMeta, _Place]:
                     visited.add(prefix + name)
                     visit(graph.functions[name], f"{prefix}{name}/", depth)
             for tensor in node.outputs:
-                found[tensor] = _Place(node, prefix + tensor.name, depth, prefix != "")
+                found[tensor] = _Place(node, depth, prefix != "")
 
     visit(ir, "", 0)
     return found

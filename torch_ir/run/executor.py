@@ -30,6 +30,7 @@ from torch_ir.run.memory_check import MemoryCheck
 from torch_ir.run.overlapping_inputs import refuse_shared_memory
 from torch_ir.run.ranks import NO_RANK, Rank
 from torch_ir.run.stored import StoredTensor, Weight, loaded
+from torch_ir.run.watched_values import DeclarationWatch, NamedValues
 from torch_ir.run.weight_files import (
     WeightSource,
     fit_weights,
@@ -62,9 +63,10 @@ class IRExecutor:
 
     The caller's tensors are not written to. Buffers that the model changes are kept between runs, as in the model;
     `state` returns them. With `in_place`, inputs that the graph changes (`ir.mutations`) are written to, without a copy
-    where their old value is not read any more. `watch` is called with every value that a node makes. A run that would
-    need more than `limits.memory_bytes`, by the sizes that the graph declares, is refused. A sharded graph needs the
-    `mesh` that this process is a rank of; whole weights are sharded for it, and only its pieces of files are read.
+    where their old value is not read any more. `watch` is called with every value that a node makes; one
+    inside a function is named as in a golden pack: `block/linear@2` in the third call. A run that would need more than
+    `limits.memory_bytes`, by the sizes that the graph declares, is refused. A sharded graph needs the `mesh` that this
+    process is a rank of; whole weights are sharded for it, and only its pieces of files are read.
     """
 
     def __init__(
@@ -86,7 +88,8 @@ class IRExecutor:
         self.limits = limits
         self.device = torch.device(device) if device is not None else None
         self.constants = {**self.rank.constants(), **(constants or {})}
-        self._watch = watch
+        self._named = None if watch is None or isinstance(watch, DeclarationWatch) else NamedValues(self.ir, watch)
+        self._watch = self._named or watch
         self._writes = writes_in_place(self.ir)
         self._reads_default_dtype = reads_default_dtype(self.ir)
         self._mutated = [target for target, _ in self.ir.mutations]
@@ -142,6 +145,8 @@ class IRExecutor:
         ]
         if self._prologue.nodes:
             self._memory.check({})
+        if self._named is not None:
+            self._named.start_binding()
         with NeutralState(self._reads_default_dtype):
             self._ready = self._prologue(*self._params, {})
         # what the prologue alone reads is let go, such as the float weights of a quantised graph
@@ -180,6 +185,8 @@ class IRExecutor:
         if self._writes:
             values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
             params = [param.clone() for param in params]
+        if self._named is not None:
+            self._named.start_run()
         with NeutralState(self._reads_default_dtype):
             results = self._program(*values, *params, *self._ready, sizes)
         first = len(results) - len(self.ir.mutations)

@@ -55,8 +55,10 @@ def _axis_of(ir: IR, mesh: Mapping[str, int]) -> tuple[str, int]:
     if len(mesh) != 1:
         raise ShardError(f"expected one mesh axis, not {len(mesh)}; shard the result along the next axis")
     (axis, ranks), *_ = mesh.items()
-    if not is_symbol(axis) or type(ranks) is not int or ranks < 1:
-        raise ShardError(f"invalid mesh axis {axis!r:.80} of size {ranks!r:.80}")
+    if not is_symbol(axis):
+        raise ShardError(f"invalid name {axis!r:.80} of a mesh axis; expected letters, digits and _, such as tp")
+    if type(ranks) is not int or ranks < 1:
+        raise ShardError(f"mesh axis {axis!r:.80} must have at least 1 rank, not {ranks!r:.80}")
     if axis in ir.mesh:
         raise ShardError(f"the graph is already sharded along {axis!r}")
     return axis, ranks

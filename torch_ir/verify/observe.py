@@ -12,10 +12,11 @@ from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ops.effects import is_random, is_uninitialised
 from torch_ir.ops.torch_types import dtype_name
 from torch_ir.run.compiled_plan import Sizes
+from torch_ir.run.watched_values import DeclarationWatch
 from torch_ir.verify.further_inputs import is_constant
 
 
-class Observer:
+class Observer(DeclarationWatch):
     """Watches the runs of a graph; `first` is the first value that differs from its declaration.
 
     Strides are noted, not judged: torch's predictions differ from some of its kernels.

@@ -8,6 +8,7 @@ from typing import Any, Union
 from torch_ir.ir import TensorMeta
 from torch_ir.run.compiled_plan import Sizes
 from torch_ir.run.tolerances import Difference, compare
+from torch_ir.run.watched_values import DeclarationWatch
 from torch_ir.verify.observe import undeclared
 from torch_ir.verify.operator_log import Place, Recording
 from torch_ir.verify.tensor_file import TensorFile, described
@@ -15,7 +16,7 @@ from torch_ir.verify.tensor_file import TensorFile, described
 Tolerances = tuple[Union[float, None], Union[float, None]]
 
 
-class Reference:
+class Reference(DeclarationWatch):
     """Compares each value of a running graph with the recording."""
 
     def __init__(

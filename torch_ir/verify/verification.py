@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from torch_ir.errors import GuardError, TorchIRError, first_line
+from torch_ir.errors import ExecutionError, GuardError, TorchIRError, first_line
 from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
+from torch_ir.ops.prepare_run import check_operators
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.executor import IRExecutor, Outcome, flatten_call
 from torch_ir.run.stored import loaded
@@ -42,14 +43,16 @@ class VerificationReport:
     output_details: list[dict[str, Any]] = field(default_factory=list)
     error_message: str | None = None
     notes: list[str] = field(default_factory=list)
-    trials: int = 1  # sets of inputs: the given one, and those derived from it
+    trials: int = 1  # sets of inputs: the given one, and those derived from it; 0 if the graph cannot run on them
     divergence: Divergence | None = None
     provisos: list[str] = field(default_factory=list)  # conditions under which the verdict holds
-    not_compared: int = 0  # further sets of inputs that the model accepts, but the guards of the graph exclude
+    not_compared: int = 0  # sets of inputs on which the graph cannot run: its guards exclude them, as a rule
 
     @property
     def verdict(self) -> str:
-        """PASSED, FAILED, or on how many of the sets of inputs it passed, if some could not be compared."""
+        """PASSED or FAILED; also on how many sets of inputs, or that nothing was compared, if some could not be."""
+        if not self.trials:
+            return "FAILED, NOTHING COMPARED"
         if self.is_valid and self.not_compared:
             return f"PASSED ON {self.trials} OF {self.trials + self.not_compared} SETS OF INPUTS"
         return "PASSED" if self.is_valid else "FAILED"
@@ -117,7 +120,8 @@ def verify_ir_with_state_dict(
             if report.is_valid and probe:
                 report = sides.on_drawn(report, call)
     except TorchIRError as error:
-        report = _refused(error)
+        has_operators = not isinstance(error, ExecutionError) or _has_operators(ir)
+        report = _refused(error) if has_operators else _not_run(error)
     else:
         report.notes += sides.notes(call, probe)
         report.provisos = provisos(ir)
@@ -152,7 +156,10 @@ class _Sides:
 
     def on_given(self, call: Call) -> VerificationReport:
         """Compare on the given inputs."""
-        outcome = self._run(call)
+        try:
+            outcome = self._run(call)
+        except GuardError as error:
+            return _not_run(error)
         refusal: Exception | None = None
         with self._original(None).calls() as run_model:
             self.trials_run.append((call, {}))
@@ -303,3 +310,17 @@ def _note_guard(notes: list[str], places: list[int], about: str, error: GuardErr
 
 def _refused(error: TorchIRError) -> VerificationReport:
     return VerificationReport(False, float("inf"), float("inf"), error_message=str(error))
+
+
+def _not_run(error: TorchIRError) -> VerificationReport:
+    """Return the report of a graph that cannot run here or on the given inputs, so that nothing was compared."""
+    return replace(_refused(error), trials=0, not_compared=1)
+
+
+def _has_operators(ir: IR) -> bool:
+    """Whether all operators of a graph can run here."""
+    try:
+        check_operators(ir)
+    except ExecutionError:
+        return False
+    return True

@@ -544,7 +544,7 @@ _shtab_torch_ir_shard_options=(
   "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "--plan[a plan of \`torch-ir plan\`, a JSON file that maps module paths to styles, or a transformers configuration\: hf\:TYPE, a folder]:PLAN:"
   "--experts[expert parallelism, by transformers\' plan]"
-  "--mesh[axis name and number of ranks\: tp\=8 (default\: all axes of a plan)]:AXIS=RANKS:"
+  "*--mesh[axis name and number of ranks\: tp\=8 (default\: all axes of a plan)]:AXIS=RANKS:"
   "*--place-input[placement of an input of the model, such as \'x\=shard(0)\' (default\: replicated)\; repeatable]:NAME=PLACEMENT:"
   "*--place-output[placement of an output of the model, such as \'x\=shard(0)\' (default\: replicated)\; repeatable]:NAME=PLACEMENT:"
   {-o,--output}"[where to write the graph (default\: report only)]:FILE:_files"

@@ -36,7 +36,11 @@ def add_parser(verbs: Verbs) -> None:
     )
     parser.add_argument("--experts", action="store_true", help="expert parallelism, by transformers' plan")
     parser.add_argument(
-        "--mesh", metavar="AXIS=RANKS", help="axis name and number of ranks: tp=8 (default: all axes of a plan)"
+        "--mesh",
+        action="append",
+        default=[],
+        metavar="AXIS=RANKS",
+        help="axis name and number of ranks: tp=8 (default: all axes of a plan)",
     )
     for name in ("input", "output"):
         parser.add_argument(
@@ -82,20 +86,35 @@ def _along_one_axis(arguments: argparse.Namespace) -> tuple[IR, IR, list[str]]:
     """Shard along one axis, by styles; also return the modules left whole because they have too few heads."""
     from torch_ir.sharding import shard
 
-    axis, _, count = (arguments.mesh or "").partition("=")
-    if not count.isdecimal() or len(count) > _MOST_DIGITS:
-        if arguments.mesh is None:
-            raise CommandError("--mesh is missing; write it as --mesh tp=8, or give a plan of torch-ir plan")
-        raise CommandError(f"{arguments.mesh!r} is not a mesh; write it as tp=8")
+    axis, ranks = _mesh_axis([axis for words in arguments.mesh for axis in words.split(",")])
     inputs, outputs = _placements(arguments.place_input), _placements(arguments.place_output)
     if arguments.plan is None and not inputs and not outputs:
         raise CommandError(
-            f"nothing would be divided over {arguments.mesh}; add --plan, such as hf:llama or plan.json, "
+            f"nothing would be divided over {axis}={ranks}; add --plan, such as hf:llama or plan.json, "
             "or --place-input NAME=PLACEMENT"
         )
     ir = load_checked(arguments.file)
-    plan, whole = _plan(arguments, ir, int(count))
-    return shard(ir, plan, {axis: int(count)}, inputs=inputs, outputs=outputs), ir, whole
+    plan, whole = _plan(arguments, ir, ranks)
+    return shard(ir, plan, {axis: ranks}, inputs=inputs, outputs=outputs), ir, whole
+
+
+def _mesh_axis(words: list[str]) -> tuple[str, int]:
+    """Return the axis and its number of ranks of `--mesh tp=8`."""
+    if not words:
+        raise CommandError("--mesh is missing; write it as --mesh tp=8, or give a plan of torch-ir plan")
+    if len(words) > 1:
+        raise CommandError(
+            f"--mesh takes one axis, not {len(words)}: {', '.join(words):.200}; shard the result along the next axis"
+        )
+    axis, equals, count = words[0].partition("=")
+    if not axis or not equals:
+        raise CommandError(f"{words[0]!r:.80} is not a mesh; write it as tp=8")
+    if not (count.isascii() and count.isdecimal() and len(count) <= _MOST_DIGITS and int(count)):
+        raise CommandError(
+            f"--mesh {axis:.80}=...: the number of ranks must be an integer from 1 to {10**_MOST_DIGITS - 1:,}, "
+            f"not {count!r:.80}"
+        )
+    return axis, int(count)
 
 
 def _facts(ir: IR, sharded: IR) -> dict[str, Any]:

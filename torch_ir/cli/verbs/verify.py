@@ -79,9 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
     show_progress(f"comparing {arguments.file} with {arguments.model}")
     report = compare(arguments, ir, source, test_inputs=args, test_kwargs=kwargs)
     show(arguments, lambda: _as_record(report), lambda: report)
-    if not report.is_valid:
-        return DIFFERENT
-    return IN_PART if isinstance(report, VerificationReport) and report.not_compared else 0
+    if report.is_valid:
+        return IN_PART if isinstance(report, VerificationReport) and report.not_compared else 0
+    return IN_PART if isinstance(report, VerificationReport) and not report.trials else DIFFERENT
 
 
 def _as_record(report: VerificationReport | BlockReport) -> dict[str, Any]:

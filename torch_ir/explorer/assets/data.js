@@ -22,7 +22,8 @@ class Side {
     const named = main.nodes.filter((node) => node.outputs.length);
     record.python.forEach((text, at) => (named[at].python = texts[text]));
     record.lines.forEach((text, at) => (named[at].line = texts[text]));
-    this.runtimes = record.runtimes.map((runtime) => new Runtime(runtime, texts, main));
+    const nodes = this.graphs.flatMap((graph) => graph.nodes);
+    this.runtimes = record.runtimes.map((runtime) => new Runtime(runtime, texts, nodes));
   }
 
   // How large an amount is, for comparing: sizes that are open have been assumed.

@@ -1,10 +1,11 @@
-// What runtimes computed, compared with a golden pack: how far each node is off, and which is the first wrong one.
+// What runtimes computed, compared with a golden pack: how far each node is off, in functions at most of all calls, and
+// which is the first wrong one.
 
 class Runtime {
-  constructor([name, places, errors, wrong], texts, graph) {
+  constructor([name, places, errors, wrong], texts, nodes) {
     this.name = texts[name];
-    this.errors = new Map(places.map((place, at) => [graph.nodes[place], errors[at] < 0 ? Infinity : errors[at]]));
-    this.wrong = new Set(wrong.map((place) => graph.nodes[place]));
+    this.errors = new Map(places.map((place, at) => [nodes[place], errors[at] < 0 ? Infinity : errors[at]]));
+    this.wrong = new Set(wrong.map((place) => nodes[place]));
     this.most = Math.max(...[...this.errors.values()].filter(Number.isFinite), 0);
   }
 
