@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from torch_ir.ops.schema import find_operator
+
 Call = Callable[[], Any]
 Sizes = Sequence[float]
 _COLUMNS = 768  # of what is normalised or reduced
@@ -93,12 +95,20 @@ def _depthwise(bench: Bench, sizes: Sizes) -> list[Call]:
     return [lambda: functional.conv2d(x, w, padding=side // 2, groups=channels)]
 
 
+def _operator(name: str) -> Any:
+    found = find_operator(name)
+    if found is None:
+        raise NotImplementedError(f"torch has no {name}")
+    return found
+
+
 def _compiled_matmul(bench: Bench, sizes: Sizes) -> list[Call]:
     """A linear layer of oneDNN, with packed weights."""
     rows, columns, depth = map(int, sizes)
-    x, packs = bench.tensor(rows, depth), torch.ops.mkldnn
-    weights = [packs._reorder_linear_weight(w, rows) for w in bench.weights(columns, depth, most=_MOST_PACKED)]
-    return [lambda w=w: packs._linear_pointwise(x, w, None, "none", [], "") for w in weights]  # type: ignore[misc]
+    x = bench.tensor(rows, depth)
+    pack, product = _operator("mkldnn._reorder_linear_weight.default"), _operator("mkldnn._linear_pointwise.default")
+    weights = [pack(w, rows) for w in bench.weights(columns, depth, most=_MOST_PACKED)]
+    return [lambda w=w: product(x, w, None, "none", [], "") for w in weights]  # type: ignore[misc]
 
 
 def _compiled_conv(bench: Bench, sizes: Sizes) -> list[Call]:
@@ -124,10 +134,11 @@ def _channels_last(bench: Bench, image: tuple[int, ...], weight: tuple[int, int]
     if bench.device.type == "cuda":
         laid = [_laid_out(w) for w in weights]
         return [lambda w=w: functional.conv2d(x, w, padding=pad, groups=groups) for w in laid]  # type: ignore[misc]
-    packs, ones = torch.ops.mkldnn, [1, 1]
-    packed = [packs._reorder_convolution_weight(w, pad, ones, ones, groups, list(image)) for w in weights]
+    pack = _operator("mkldnn._reorder_convolution_weight.default")
+    convolution, ones = _operator("mkldnn._convolution_pointwise.default"), [1, 1]
+    packed = [pack(w, pad, ones, ones, groups, list(image)) for w in weights]
     how: tuple[Any, ...] = (pad, ones, ones, groups, "none", [], "")
-    return [lambda w=w: packs._convolution_pointwise(x, w, None, *how) for w in packed]  # type: ignore[misc]
+    return [lambda w=w: convolution(x, w, None, *how) for w in packed]  # type: ignore[misc]
 
 
 def _attention(bench: Bench, sizes: Sizes) -> list[Call]:
