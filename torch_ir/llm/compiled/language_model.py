@@ -15,7 +15,7 @@ from torch_ir.entries.execute import weights_read
 from torch_ir.errors import CommandError, ExecutionError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_layout import CACHE, decode_graph, keyword_inputs
-from torch_ir.llm.compiled.decode_step import POSITION, TOKEN, check_servable, prefill_graph, step_graph
+from torch_ir.llm.compiled.decode_step import POSITION, TOKEN, cache_length, check_servable, prefill_graph, step_graph
 from torch_ir.llm.compiled.read_ahead import tokens_of
 from torch_ir.llm.compiled.requests import Request, Sizes, checked
 from torch_ir.llm.compiled.token_choice import SETTINGS, choice_graph
@@ -79,12 +79,11 @@ class CompiledLLM:
         self._options: dict[str, Any] = {"backend": backend, "level": level, "device": device, "verify": False}
         self._device = device
         cache = keyword_inputs(self._decode, CACHE)
-        first = next(iter(cache.values()))
         token = next(tensor for tensor in self._decode.graph_inputs if tensor.name == TOKEN)
         logits = self._decode.graph_outputs[0]
         self._logits: tuple[Any, ...] = logits.shape
         self._dtype = TORCH_DTYPES[logits.dtype]
-        length = int(first.shape[2])
+        length = cache_length(self._decode)
         prompt = next(symbol for symbol in ir.symbols.values()) if ir.symbols else None
         fixed: Any = ir.graph_inputs[0].shape[1]
         self.sizes = Sizes(
