@@ -119,6 +119,17 @@ def test_greedy_tokens_are_those_of_transformers(name: str) -> None:
         assert torch.equal(found.generate(prompt, TOKENS), greedy(model, prompt))
 
 
+def test_a_first_layer_with_a_convolution_does_not_limit_the_tokens() -> None:
+    """The state of three tokens in the first layer of LFM2, which decode writes to already, is no cache of keys."""
+    model = build("lfm2")
+    ir = extract_llm(model.config, cache_length=LENGTH, weight_layout="model", batch=2)
+    found = compile(ir, model.state_dict(), backend="torch", level=None)
+    assert found.sizes.length == LENGTH
+    for tokens in (6, 4):
+        prompt = prompt_of(model, tokens=tokens)
+        assert torch.equal(found.generate(prompt, TOKENS), greedy(model, prompt))
+
+
 def test_a_stream_yields_the_tokens_and_ends(llama: Any, compiled: CompiledLLM) -> None:
     """Rows that have ended are padded; all rows ended is the end, as in transformers."""
     prompt = prompt_of(llama)
@@ -224,6 +235,12 @@ def test_a_seed_determines_the_sample(llama: Any, compiled: CompiledLLM) -> None
         ({"max_new_tokens": 28}, "a prompt of 6 tokens leaves room for 27 new ones in a cache of 32, not for 28"),
         ({"temperature": 0.0}, "temperature must be positive, not 0.0; for 0, use do_sample=False"),
         ({"temperature": float("nan")}, "temperature must be positive"),
+        ({"temperature": "hot"}, "temperature must be a number, not 'hot'"),
+        ({"top_p": "all"}, "top_p must be a number, not 'all'"),
+        ({"seed": "x"}, "seed must be an integer of 64 bits, not 'x'"),
+        ({"seed": 1 << 64}, "seed must be an integer of 64 bits"),
+        ({"eos_token_id": torch.tensor(3)}, r"eos_token_id must be a token or a list of tokens, not tensor\(3\)"),
+        ({"pad_token_id": "end"}, "pad_token_id must be a token, not 'end'"),
         ({"top_k": -1}, "top_k must be a number of tokens"),
         ({"top_p": 0.0}, "top_p must be above 0"),
         ({"eos_token_id": -5}, "eos_token_id -5 is not a token"),
