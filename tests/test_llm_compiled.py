@@ -150,6 +150,23 @@ def test_a_stream_that_another_request_interrupts_says_so(llama: Any, compiled: 
         next(stream)
 
 
+def test_prompts_that_are_too_short_for_prefill_are_decoded(llama: Any, compiled: CompiledLLM) -> None:
+    """As `generate` does, over a cache that another request has filled."""
+    compiled.generate(prompt_of(llama, tokens=9), TOKENS)
+    prompt = prompt_of(llama, tokens=1)
+    assert torch.equal(compiled.generate(prompt, TOKENS), greedy(llama, prompt))
+    assert torch.equal(compiled.generate(prompt, 1), greedy(llama, prompt, 1))
+    drawn = [compiled.generate(prompt, TOKENS, do_sample=True, seed=7) for _ in range(2)]
+    assert torch.equal(*drawn)
+
+
+def test_graphs_that_return_all_logits(llama: Any) -> None:
+    ir = extract_llm(llama.config, cache_length=LENGTH, weight_layout="model", all_logits=True)
+    prompt = prompt_of(llama)
+    found = compile(ir, llama.state_dict(), backend="torch", batch=2, level=None)
+    assert torch.equal(found.generate(prompt, TOKENS), greedy(llama, prompt))
+
+
 def test_the_cache_fills_to_its_last_slot(llama: Any, compiled: CompiledLLM) -> None:
     prompt = prompt_of(llama)
     count = LENGTH - prompt.shape[1] + 1
@@ -228,7 +245,8 @@ def test_a_seed_determines_the_sample(llama: Any, compiled: CompiledLLM) -> None
     [
         ({"input_ids": torch.zeros(2, 6)}, r"input_ids must be a tensor of integers .*, not torch.float32\[2, 6\]"),
         ({"input_ids": torch.zeros(3, 6, dtype=torch.int64)}, "compiled for a batch of 2, not 3; pass batch=3"),
-        ({"input_ids": torch.zeros(2, 1, dtype=torch.int64)}, "a prompt must have 2 to 31 tokens, not 1"),
+        ({"input_ids": torch.zeros(2, 0, dtype=torch.int64)}, "a prompt must have 1 to 31 tokens, not 0"),
+        ({"input_ids": torch.zeros(2, 32, dtype=torch.int64)}, "a prompt must have 1 to 31 tokens, not 32"),
         ({"input_ids": torch.full((2, 6), 1 << 40)}, "input_ids contain 1099511627776, which is not a token from 0 to"),
         ({"input_ids": [[1, 2]]}, r"not \[\[1, 2\]\]"),
         ({"max_new_tokens": 0}, "max_new_tokens must be a positive integer, not 0"),
@@ -259,6 +277,11 @@ def test_graphs_that_cannot_be_served_are_refused(llama: Any, graphs: IR) -> Non
     padded = graphs.clone()
     padded.functions["decode"].graph_inputs.append(TensorMeta("attention_mask", (1, LENGTH), "int64"))
     with pytest.raises(ExecutionError, match="needs attention_mask"):
+        compile(padded, llama.state_dict())
+    for number in range(9):
+        extra = TensorMeta(f"lora_{number}", (1,), "int64")
+        padded.functions["decode"].graph_inputs.append(extra)
+    with pytest.raises(ExecutionError, match=r"needs attention_mask, lora_0, lora_1, \.\.\. cannot be compiled"):
         compile(padded, llama.state_dict())
     with pytest.raises(ExecutionError, match="the graphs have a batch of 1, not 2"):
         compile(graphs.specialize(batch=1), llama.state_dict(), batch=2)

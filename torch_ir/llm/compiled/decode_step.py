@@ -11,6 +11,7 @@ from torch_ir.llm.cache_layout import CACHE, decode_graph, keyword_inputs
 
 TOKEN, POSITION = "input_ids", "position"  # further inputs of decode
 _CHOICE = "choice"
+_SHOWN = 3
 _KEY = ".key"  # how the names of keys in a cache end
 
 
@@ -23,7 +24,8 @@ def check_servable(ir: IR) -> None:
         raise ExecutionError("a model with a cache that grows cannot be compiled; extract it with cache_length")
     other = [name for name in (*names, *further_entries(ir)) if name not in (TOKEN, POSITION, "decode")]
     if other:
-        raise ExecutionError(f"a model that needs {', '.join(other)} cannot be compiled; use torch_ir.llm.generate")
+        needed = ", ".join([*other[:_SHOWN], *(["..."] if len(other) > _SHOWN else [])])
+        raise ExecutionError(f"a model that needs {needed:.200} cannot be compiled; use torch_ir.llm.generate")
     cache_length(decode)
 
 

@@ -175,6 +175,9 @@ class CompiledLLM:
             self._settings.copy_(torch.tensor(request.settings))
             source = None if request.seed is None else torch.Generator().manual_seed(request.seed)
             self._uniform.copy_(torch.rand(self._uniform.shape, generator=source))
+        if request.prompt.shape[1] < self.sizes.shortest:
+            self._decode_prompt(request.prompt, step)
+            return step
         logits = self._first(request.prompt)
         drawn = (self._uniform, self._settings) if do_sample else ()
         token, tokens = choice.run([logits, self._tokens, self._position, *drawn]).outputs
@@ -186,7 +189,16 @@ class CompiledLLM:
         """Fill the cache from a prompt; return the logits of its last token."""
         self._position.fill_(prompt.shape[1])
         outputs: tuple[Tensor, ...] = self._prefill.run([prompt.to(self._device), *self._cache.values()])
-        return outputs[0]
+        return outputs[0][:, -1:]
+
+    def _decode_prompt(self, prompt: Tensor, step: Callable[[], Any]) -> None:
+        """Decode a prompt that is too short for prefill from an empty cache; the last step chooses the first token."""
+        for tensor in self._cache.values():
+            tensor.zero_()
+        for position, token in enumerate(prompt.split(1, dim=1)):
+            self._token.copy_(token)
+            self._position.fill_(position)
+            step()
 
     def _step(self, do_sample: bool) -> tuple[IRExecutor, Callable[[], Any]]:
         """Return the choice alone, for the first token, and a step of decode with it."""

@@ -30,7 +30,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a compiled model takes: `shortest` to `longest` tokens in a prompt."""
+    """What a compiled model takes: at most `longest` tokens in a prompt; fewer than `shortest` are decoded."""
 
     batch: int
     length: int  # of the cache
@@ -86,8 +86,8 @@ def _checked_prompt(sizes: Sizes, input_ids: Any) -> Tensor:
         raise ExecutionError(
             f"the model was compiled for a batch of {sizes.batch}, not {batch}; pass batch={batch} to compile"
         )
-    if not sizes.shortest <= taken <= sizes.longest:
-        raise ExecutionError(f"a prompt must have {sizes.shortest} to {sizes.longest} tokens, not {taken}")
+    if not 1 <= taken <= sizes.longest:
+        raise ExecutionError(f"a prompt must have 1 to {sizes.longest} tokens, not {taken}")
     low, high = int(input_ids.min()), int(input_ids.max())
     if low < 0 or high >= sizes.vocabulary:
         wrong = low if low < 0 else high
