@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,8 @@ from tests.command_line import failure
 from torch_ir import IR, ExecutionError, GraphError, IRExecutor, OpNode, TensorMeta, optimize
 from torch_ir.cli import main
 from torch_ir.ir import Device, Dtype
-from torch_ir.llm import cache_attention, checkpoint_weights, empty_cache, extract_llm, to_cache_form
+from torch_ir.llm import cache_attention, checkpoint_weights, empty_cache, extract_llm, to_cache_form, verify_llm
+from torch_ir.llm.generation import Generator, compare_steps
 
 BY_NAME = {each.name: each for each in architectures()}
 SAMPLE = {
@@ -124,6 +126,46 @@ def test_optimised_saved_loaded(tmp_path: Path) -> None:
     assert "block_tables" in torch_ir.ir_to_mermaid(step)
     sizes = {"batch": 2, "seq": 1, "table": 3, "blocks": 8, "outputs": 1}
     assert torch_ir.cost(step.specialize(**sizes)).flops > 0
+
+
+@pytest.mark.parametrize("level", [None, "full"])
+def test_slots_outside_the_pool_are_an_error(level: str | None) -> None:
+    """A negative slot, as other servers mark padding, is no place in the last block."""
+    step = to_cache_form(extracted("llama"), "paged", block_size=4)
+    run = IRExecutor(optimize(step, level)[0] if level else step, checkpoint_weights(built("llama")))
+    for slot in (-1, 16):
+        inputs = {
+            "input_ids": torch.tensor([[5, 6]]),
+            "position": torch.tensor([0]),
+            "logits_at": torch.tensor([[1]]),
+            "block_tables": torch.tensor([[0]]),
+            "slot_mapping": torch.tensor([[0, slot]]),
+            "cache": empty_cache(step, blocks=4),
+        }
+        with pytest.raises(ExecutionError, match="out of bounds for dimension 0 with size 4"):
+            run(**inputs)
+
+
+class Rounded(Generator):
+    """A graph that wrongly returns logits of less precision than the model."""
+
+    def steps(self, count: int, inputs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+        return (logits.to(torch.bfloat16) for logits in super().steps(count, inputs))
+
+
+def test_bfloat16_logits_are_compared_as_the_model_returns_them() -> None:
+    """`generate` of transformers returns float32; the graphs are compared with what the model itself computes."""
+    model = BY_NAME["gpt2"].build().to(torch.bfloat16)
+    ir = extract_llm(model)
+    prompt = torch.tensor([[5, 6, 7], [8, 9, 10]])
+    for graph in (ir, to_cache_form(ir)):
+        assert verify_llm(graph, model, 3, input_ids=prompt) == (
+            True,
+            "3 tokens equal the model's own, max diff of logits 0",
+        )
+    steps = Rounded(extract_llm(built("gpt2")), checkpoint_weights(built("gpt2")))
+    told = compare_steps(steps, built("gpt2"), 3, {"input_ids": prompt})
+    assert told == (False, "token 1: dtype torch.bfloat16 instead of torch.float32, max diff inf")
 
 
 @pytest.mark.slow

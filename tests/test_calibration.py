@@ -149,6 +149,13 @@ def test_a_gpu_starts_kernels_while_others_run(graph: torch_ir.IR) -> None:
     assert run_time(graph, slow, "compiled").dispatch == 0  # a CUDA graph
 
 
+def test_a_family_without_a_grid_takes_what_the_roofline_says() -> None:
+    """A device file may have fewer families than a graph; none of its nodes takes no time for that."""
+    ir = torch_ir.extract_ir(nn.Conv2d(3, 8, 3).eval(), (torch.ones(2, 3, 10, 10),), strict=False)
+    flops = 2 * (2 * 8 * 8 * 8) * 3 * 3 * 3
+    assert run_time(ir, device(), "executor").kernels == pytest.approx(flops / 1e9, rel=0.1)
+
+
 def test_overheads_of_modes(graph: torch_ir.IR) -> None:
     """Eager code calls modules, here the model and its layer; the executor has a cost for each node."""
     overheads = Overheads(module=1e-3, executor_node=1e-2, eager_run=1.0, executor_run=2.0, compiled_run=3.0)
@@ -281,6 +288,7 @@ def test_cost_on_this_machine(folder: Path, capsys: pytest.CaptureFixture[str]) 
     told = capsys.readouterr().out
     assert "fused.kernel" in told
     assert "device: a device, 1.00 GFLOP/s" in told
+    assert "FLOPs per byte; measured with 1 thread in torch 2.13\n" in told  # it may be another one than this
     assert main(["plan", "net.json", "--devices", "2", "--memory", "1GB", "--device", "this"]) == 0
 
 

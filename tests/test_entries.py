@@ -155,13 +155,49 @@ def test_a_map_that_does_not_fit(feeds: dict[str, str], width: int, message: str
         ([{"from": "first"}], "edge 0 of entry_points must have the strings from, to, argument, place"),
         ([7], "edge 0 of entry_points must have the strings"),
         ([{"from": "x", "to": "first", "argument": "input", "place": "output"}], "there is no entry point 'x'"),
+        ("first -> second", "the edges of entry_points must be a list, not 'first -> second'"),
     ],
 )
-def test_a_map_in_a_file_is_checked(edges: list[Any], message: str) -> None:
+def test_a_map_in_a_file_is_checked(edges: Any, message: str) -> None:
     ir = two({})
     ir.extensions["entry_points"]["edges"] = edges
     with pytest.raises(GraphError, match=message):
         feeds_of(IR.from_json(ir.to_json()))
+
+
+def test_a_name_of_any_length_is_refused_in_one_line() -> None:
+    ir = two({})
+    edge = {"from": "x" * 10_000, "to": "first", "argument": "input", "place": "output"}
+    ir.extensions["entry_points"]["edges"] = [edge]
+    with pytest.raises(GraphError) as caught:
+        feeds_of(ir)
+    assert len(str(caught.value)) < 200
+
+
+def test_an_input_has_one_value() -> None:
+    """What another entry point returns is not silently preferred to what the caller gives, or to a second edge."""
+    ir = two({"second.input": "first"})
+    weights = {key: torch.zeros(tensor.shape) for tensor in ir.params if (key := tensor.key)}
+    first = {"input": torch.zeros(2, 3)}
+    with pytest.raises(ExecutionError, match=r"second\.input has another value than first\.output"):
+        run_entries(ir, weights, {"first": first, "second": {"input": torch.zeros(2, 4)}})
+    with pytest.raises(ExecutionError, match="the inputs of first must be a dict by name, not Tensor"):
+        run_entries(ir, weights, {"first": torch.zeros(2, 3)})  # type: ignore[dict-item]
+    ir.extensions["entry_points"]["edges"] *= 2
+    with pytest.raises(ExecutionError, match=r"second\.input has another value than first\.output"):
+        run_entries(ir, weights, {"first": first})
+
+
+def test_outputs_with_digits_as_names() -> None:
+    class Numbered(nn.Module):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"1": x + 1, "0": x + 2}
+
+    entries = {"first": Entry("a", {"x": torch.zeros(3)}), "second": Entry("b", {"x": torch.zeros(3)})}
+    modules = {"a": Numbered().eval(), "b": Numbered().eval()}
+    ir = extract_entries(modules, entries, feeds={"second.x": "first.0"})
+    found = run_entries(ir, {}, {"first": {"x": torch.zeros(3)}})
+    assert found["second"]["1"].tolist() == [3.0, 3.0, 3.0]
 
 
 def test_mistakes() -> None:

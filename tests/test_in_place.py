@@ -35,6 +35,22 @@ graph Step(cache: float32[4, 3], row: float32[1, 3], at: int64[1]) {
   return turned
 }
 """
+OTHER_ORDER = """
+graph Step(cache: float32[3], row: float32[3]) {
+  new: float32[3] = aten.sub.Tensor(other=cache, self=row, alpha=1)
+  double: float32[3] = aten.add.Tensor(self=row, other=row, alpha=1)
+  cache := new
+  return double
+}
+"""
+OTHER_TYPES = """
+graph Step(cache: float32[3]) {
+  new: float32[3] = aten.pow.Scalar(self=2, exponent=cache)
+  total: float32[] = aten.sum.default(self=new, dtype=None)
+  cache := new
+  return total
+}
+"""
 SWAPPED = """
 graph Step(one: float32[2], other: float32[2]) {
   total: float32[2] = aten.add.Tensor(self=one, other=other, alpha=1)
@@ -92,6 +108,22 @@ def test_what_is_still_read_is_not_overwritten_early(text: str, backend: str) ->
     torch.testing.assert_close(given[0], expected(), rtol=0, atol=0)
     given[0].zero_()
     torch.testing.assert_close(output, wanted)
+
+
+@pytest.mark.parametrize("backend", ["executor", "torch"])
+def test_an_operator_that_would_write_to_another_argument_makes_a_new_tensor(backend: str) -> None:
+    """`cache := row - cache` cannot be `row.sub_(cache)`, in whatever order its arguments are written."""
+    cache, row = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([5.0, 5.0, 5.0])
+    (double,) = run(OTHER_ORDER, [cache, row], backend)
+    assert (cache.tolist(), row.tolist(), double.tolist()) == ([4.0, 3.0, 2.0], [5.0] * 3, [10.0] * 3)
+
+
+@pytest.mark.parametrize("backend", ["executor", "torch"])
+def test_an_operator_whose_variant_takes_other_types_makes_a_new_tensor(backend: str) -> None:
+    """`pow_.Scalar` raises a tensor to a number, `pow.Scalar` a number to a tensor."""
+    cache = torch.tensor([1.0, 2.0, 3.0])
+    (total,) = run(OTHER_TYPES, [cache], backend)
+    assert (cache.tolist(), total.item()) == ([2.0, 4.0, 8.0], 14.0)
 
 
 @pytest.mark.parametrize("backend", ["executor", "torch", "inductor"])

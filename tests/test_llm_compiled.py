@@ -119,6 +119,17 @@ def test_greedy_tokens_are_those_of_transformers(name: str) -> None:
         assert torch.equal(found.generate(prompt, TOKENS), greedy(model, prompt))
 
 
+def test_a_first_layer_with_a_convolution_does_not_limit_the_tokens() -> None:
+    """The state of three tokens in the first layer of LFM2, which decode writes to already, is no cache of keys."""
+    model = build("lfm2")
+    ir = extract_llm(model.config, cache_length=LENGTH, weight_layout="model", batch=2)
+    found = compile(ir, model.state_dict(), backend="torch", level=None)
+    assert found.sizes.length == LENGTH
+    for tokens in (6, 4):
+        prompt = prompt_of(model, tokens=tokens)
+        assert torch.equal(found.generate(prompt, TOKENS), greedy(model, prompt))
+
+
 def test_a_stream_yields_the_tokens_and_ends(llama: Any, compiled: CompiledLLM) -> None:
     """Rows that have ended are padded; all rows ended is the end, as in transformers."""
     prompt = prompt_of(llama)
@@ -137,6 +148,23 @@ def test_a_stream_that_another_request_interrupts_says_so(llama: Any, compiled: 
     compiled.generate(prompt, 2)
     with pytest.raises(ExecutionError, match="another generation has started"):
         next(stream)
+
+
+def test_prompts_that_are_too_short_for_prefill_are_decoded(llama: Any, compiled: CompiledLLM) -> None:
+    """As `generate` does, over a cache that another request has filled."""
+    compiled.generate(prompt_of(llama, tokens=9), TOKENS)
+    prompt = prompt_of(llama, tokens=1)
+    assert torch.equal(compiled.generate(prompt, TOKENS), greedy(llama, prompt))
+    assert torch.equal(compiled.generate(prompt, 1), greedy(llama, prompt, 1))
+    drawn = [compiled.generate(prompt, TOKENS, do_sample=True, seed=7) for _ in range(2)]
+    assert torch.equal(*drawn)
+
+
+def test_graphs_that_return_all_logits(llama: Any) -> None:
+    ir = extract_llm(llama.config, cache_length=LENGTH, weight_layout="model", all_logits=True)
+    prompt = prompt_of(llama)
+    found = compile(ir, llama.state_dict(), backend="torch", batch=2, level=None)
+    assert torch.equal(found.generate(prompt, TOKENS), greedy(llama, prompt))
 
 
 def test_the_cache_fills_to_its_last_slot(llama: Any, compiled: CompiledLLM) -> None:
@@ -217,13 +245,20 @@ def test_a_seed_determines_the_sample(llama: Any, compiled: CompiledLLM) -> None
     [
         ({"input_ids": torch.zeros(2, 6)}, r"input_ids must be a tensor of integers .*, not torch.float32\[2, 6\]"),
         ({"input_ids": torch.zeros(3, 6, dtype=torch.int64)}, "compiled for a batch of 2, not 3; pass batch=3"),
-        ({"input_ids": torch.zeros(2, 1, dtype=torch.int64)}, "a prompt must have 2 to 31 tokens, not 1"),
+        ({"input_ids": torch.zeros(2, 0, dtype=torch.int64)}, "a prompt must have 1 to 31 tokens, not 0"),
+        ({"input_ids": torch.zeros(2, 32, dtype=torch.int64)}, "a prompt must have 1 to 31 tokens, not 32"),
         ({"input_ids": torch.full((2, 6), 1 << 40)}, "input_ids contain 1099511627776, which is not a token from 0 to"),
         ({"input_ids": [[1, 2]]}, r"not \[\[1, 2\]\]"),
         ({"max_new_tokens": 0}, "max_new_tokens must be a positive integer, not 0"),
         ({"max_new_tokens": 28}, "a prompt of 6 tokens leaves room for 27 new ones in a cache of 32, not for 28"),
         ({"temperature": 0.0}, "temperature must be positive, not 0.0; for 0, use do_sample=False"),
         ({"temperature": float("nan")}, "temperature must be positive"),
+        ({"temperature": "hot"}, "temperature must be a number, not 'hot'"),
+        ({"top_p": "all"}, "top_p must be a number, not 'all'"),
+        ({"seed": "x"}, "seed must be an integer of 64 bits, not 'x'"),
+        ({"seed": 1 << 64}, "seed must be an integer of 64 bits"),
+        ({"eos_token_id": torch.tensor(3)}, r"eos_token_id must be a token or a list of tokens, not tensor\(3\)"),
+        ({"pad_token_id": "end"}, "pad_token_id must be a token, not 'end'"),
         ({"top_k": -1}, "top_k must be a number of tokens"),
         ({"top_p": 0.0}, "top_p must be above 0"),
         ({"eos_token_id": -5}, "eos_token_id -5 is not a token"),
@@ -242,6 +277,11 @@ def test_graphs_that_cannot_be_served_are_refused(llama: Any, graphs: IR) -> Non
     padded = graphs.clone()
     padded.functions["decode"].graph_inputs.append(TensorMeta("attention_mask", (1, LENGTH), "int64"))
     with pytest.raises(ExecutionError, match="needs attention_mask"):
+        compile(padded, llama.state_dict())
+    for number in range(9):
+        extra = TensorMeta(f"lora_{number}", (1,), "int64")
+        padded.functions["decode"].graph_inputs.append(extra)
+    with pytest.raises(ExecutionError, match=r"needs attention_mask, lora_0, lora_1, \.\.\. cannot be compiled"):
         compile(padded, llama.state_dict())
     with pytest.raises(ExecutionError, match="the graphs have a batch of 1, not 2"):
         compile(graphs.specialize(batch=1), llama.state_dict(), batch=2)

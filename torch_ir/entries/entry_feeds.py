@@ -45,9 +45,11 @@ def entries_of(ir: IR) -> dict[str, IR]:
 def feeds_of(ir: IR) -> list[Feed]:
     """Return the map of a file from `extract_entries` or `extract_pipeline`; raise GraphError where it does not fit."""
     graphs = entries_of(ir)
-    listed: Any = ir.extensions[EXTENSION].get("edges")
+    listed: Any = ir.extensions[EXTENSION].get("edges", [])
+    if not isinstance(listed, list):
+        raise GraphError(f"the edges of {EXTENSION} must be a list, not {listed!r:.60}")
     found = []
-    for at, edge in enumerate(listed if isinstance(listed, list) else ()):
+    for at, edge in enumerate(listed):
         values: dict[str, Any] = (
             {name: edge.get(key) for key, name in _FIELDS.items()} if isinstance(edge, dict) else {}
         )
@@ -61,12 +63,12 @@ def checked(graphs: dict[str, IR], feed: Feed) -> Feed:
     """Return the feed; raise GraphError if one of its ends does not exist, or their types differ."""
     for name in (feed.source, feed.target):
         if name not in graphs:
-            raise GraphError(f"there is no entry point {name!r}{did_you_mean(name, graphs)}")
+            raise GraphError(f"there is no entry point {name!r:.80}{did_you_mean(name, graphs)}")
     made, taken = output_places(graphs[feed.source]), input_places(graphs[feed.target])
     for end, entry, known in ((feed.place, feed.source, made), (feed.argument, feed.target, taken)):
         if end not in known:
             kind = "output" if known is made else "input"
-            raise GraphError(f"{entry!r} has no {kind} {end!r}{did_you_mean(end, known)}")
+            raise GraphError(f"{entry!r:.80} has no {kind} {end!r:.80}{did_you_mean(end, known)}")
     before, after = made[feed.place], taken[feed.argument]
     if feed.is_direct and (before.dtype, _fixed(before)) != (after.dtype, _fixed(after)):
         raise GraphError(

@@ -30,9 +30,17 @@ def run_entries(ir: IR, weights: Mapping[str, Tensor], inputs: Mapping[str, Mapp
     for feed in feeds:
         if not feed.is_direct or "." in feed.argument:
             raise ExecutionError(f"code between {feed.source} and {feed.target} is not in the file; call bind_entries")
-    unknown = [name for name in inputs if name not in names]
-    if unknown:
-        raise ExecutionError(f"there is no entry point {unknown[0]!r}; the file has {', '.join(names)}")
+    given: set[tuple[str, str]] = set()
+    for name, values in inputs.items():
+        if name not in names:
+            raise ExecutionError(f"there is no entry point {name!r:.80}; the file has {', '.join(names)}")
+        if not isinstance(values, Mapping):
+            raise ExecutionError(f"the inputs of {name} must be a dict by name, not {type(values).__name__}")
+        given |= {(name, argument) for argument in values}
+    for feed in feeds:
+        if (feed.target, feed.argument) in given:
+            raise ExecutionError(f"{feed.target}.{feed.argument} has another value than {feed.source}.{feed.place}")
+        given.add((feed.target, feed.argument))
     executors = bind_entries(ir, weights)
     results: dict[str, Any] = {}
     while len(results) < len(executors):
@@ -40,8 +48,8 @@ def run_entries(ir: IR, weights: Mapping[str, Tensor], inputs: Mapping[str, Mapp
         if not ready:
             raise ExecutionError(f"the map in extensions.{EXTENSION} has a cycle; call bind_entries")
         for name in ready:
-            given = {feed.argument: _value(results, feed) for feed in feeds if feed.target == name}
-            results[name] = executors[name](**{**inputs.get(name, {}), **given})
+            fed = {feed.argument: _value(results, feed) for feed in feeds if feed.target == name}
+            results[name] = executors[name](**{**inputs.get(name, {}), **fed})
     return results
 
 
@@ -61,5 +69,6 @@ def _value(results: Mapping[str, Any], feed: Feed) -> Any:
     if isinstance(value, Tensor):
         return value
     for part in feed.place.split("."):
-        value = value[int(part) if part.isdigit() else part]
+        is_name = not part.isdigit() or (isinstance(value, Mapping) and part in value)
+        value = value[part if is_name else int(part)]
     return value

@@ -63,7 +63,7 @@ def cache_outputs(ir: IR) -> dict[str, TensorMeta]:
     """Return the outputs of a graph under `cache`, by name; for a cache in place, the new values of its inputs."""
     new = dict(ir.mutations)
     changed = {name: new[tensor] for name, tensor in keyword_inputs(ir, CACHE).items() if tensor in new}
-    return _under(CACHE, ir.output_tree, ir.graph_outputs) | changed
+    return changed | _under(CACHE, ir.output_tree, ir.graph_outputs)
 
 
 def keyword_inputs(ir: IR, argument: str) -> dict[str, TensorMeta]:

@@ -54,7 +54,7 @@ def compare_steps(
         inputs = {**inputs, "position_ids": prompt_positions(model, inputs)}
     worst, tokens = 0.0, []
     for index, logits in enumerate(steps.steps(new_tokens, inputs)):
-        difference = compare(own.logits[index].unsqueeze(1), logits, tolerance, tolerance)
+        difference = compare(_returned(own.logits[index], logits.dtype).unsqueeze(1), logits, tolerance, tolerance)
         if difference.reason:
             return False, f"token {index + 1}: {difference.reason}, max diff {difference.max_diff:.3g}"
         worst = max(worst, difference.max_diff)
@@ -191,6 +191,15 @@ def blank(tensor: TensorMeta, sizes: Mapping[str, int], device: torch.device | s
 
 def _steps(ir: IR, weights: Mapping[str, Tensor]) -> Steps | FormSteps:
     return FormSteps(ir, weights_for([ir], weights)) if is_form(ir) else Generator(ir, weights)
+
+
+def _returned(logits: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the logits of `generate`, which are float32, in the dtype in which the model returned them, if it is this.
+
+    Those that a model computed in bfloat16 are the same in it; others are not.
+    """
+    narrow = logits.to(dtype)
+    return narrow if torch.equal(narrow.to(logits.dtype), logits) else logits
 
 
 def _greedy(model: Any, new_tokens: int, inputs: Mapping[str, Tensor]) -> Any:

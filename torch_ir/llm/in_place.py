@@ -50,7 +50,7 @@ def _with_changes(ir: IR, missing: dict[str, TensorMeta]) -> IR:
     outputs = ir.graph_outputs
     ir.graph_outputs = [outputs[item] for _, item in kept if isinstance(item, Slot)]
     ir.output_tree = Branch("dict", tuple(map(Slot, range(len(kept)))), tuple(key for key, _ in kept))
-    ir.mutations = [*ir.mutations, *changes]
+    ir.mutations = list({**dict(ir.mutations), **dict(changes)}.items())  # decode may write to a state already
     return ir.check()
 
 

@@ -40,9 +40,9 @@ def input_updates(ir: IR) -> dict[OpNode, OpOverload]:
     found: dict[OpNode, OpOverload] = {}
     for target, value in separate_changes(ir):
         node = value.producer
-        if node is not None and node.inputs and node.inputs[0] is target and len(target.consumers) == 1:
+        if node is not None and len(target.consumers) == 1:
             operator = _in_place_variant(node)
-            if operator is not None:
+            if operator is not None and node[schema_of(operator).arguments[0].name] is target:
                 found[node] = operator
     return found
 
@@ -71,5 +71,5 @@ def _in_place_variant(node: OpNode) -> OpOverload | None:
     other = find_operator(f"{packet}_.{overload}")
     if not isinstance(other, OpOverload):
         return None
-    names = [[argument.name for argument in schema_of(one).arguments] for one in (operator, other)]
-    return other if names[0] == names[1] else None
+    taken = [[(each.name, str(each.type)) for each in schema_of(one).arguments] for one in (operator, other)]
+    return other if taken[0] == taken[1] else None

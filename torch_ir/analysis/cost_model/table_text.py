@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from torch_ir.analysis.cost_model.text_table import aligned, cut
+from torch_ir.analysis.devices.calibration import Calibration
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.ir.json.json_fields import Dim
 
@@ -86,9 +87,11 @@ def _head(report: CostReport) -> Iterator[str]:
     if report.device:
         device = report.device
         figures = f"{human(round(device.peak), 'FLOP/s')}, {human(round(device.bandwidth), 'B/s')}"
-        name = getattr(device, "name", "")
-        figures = f"{name}, {figures}" if name else figures
-        yield f"device: {figures}; compute-bound above {_digits(device.ridge)} FLOPs per byte"
+        measured = ""
+        if isinstance(device, Calibration):
+            figures = f"{device.name}, {figures}"
+            measured = f"; measured with {plural(device.threads, 'thread')} in torch {device.torch}"
+        yield f"device: {figures}; compute-bound above {_digits(device.ridge)} FLOPs per byte{measured}"
     for mode, each in report.run_times.items():
         parts = f"kernels {duration(each.kernels)}, dispatch {duration(each.dispatch)}, run {duration(each.run)}"
         shown = "; the table shows this mode" if mode == report.mode else ""

@@ -5,8 +5,8 @@
 The kernel's time is interpolated on the grid of its family and dtype; so efficiency depends on sizes, and small tensors
 are as fast as the caches make them. A fused kernel takes as long as one pointwise operator over what it reads and
 writes, and what its members take beyond a pointwise operator, such as the exponentials of a softmax. On a GPU,
-operators start while others compute, and the longer of both counts. Operators of no family take what the roofline of
-the best measured figures says.
+operators start while others compute, and the longer of both counts. Operators of no family, or of one without a grid,
+take what the roofline of the best measured figures says.
 """
 
 from __future__ import annotations
@@ -106,20 +106,23 @@ class Calibration(Roofline):
             moved = self._kernel(Point(POINTWISE, _dtype(inside), (weight_of(work.bytes),)))
             return moved + sum(map(self._beyond_pointwise, inside))
         point = point_of(work)
-        return super().seconds(work) if point is None else self._kernel(point)
+        return super().seconds(work) if point is None or not self._is_measured(point) else self._kernel(point)
 
     def _beyond_pointwise(self, work: Work) -> float:
         """Return by how much the kernel of a node takes longer than a pointwise operator that moves as much."""
         point = point_of(work) if isinstance(work, NodeCost) else None
-        if point is None:
-            return super().seconds(work)
-        if point.family in (VIEW, POINTWISE):
+        if point is not None and point.family in (VIEW, POINTWISE):
             return 0.0
+        if point is None or not self._is_measured(point):
+            return super().seconds(work)
         return max(0.0, self._kernel(point) - self._kernel(point._replace(family=POINTWISE)))
 
     def _family(self, work: NodeCost) -> tuple[str, str]:
         point = point_of(work)
         return ("matmul", "float32") if point is None else (point.family, point.dtype)
+
+    def _is_measured(self, point: Point) -> bool:
+        return point.family == VIEW or self._grid(point) is not None
 
     def _kernel(self, point: Point) -> float:
         if point.family == VIEW or not point.sizes[0]:

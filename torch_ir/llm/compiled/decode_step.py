@@ -11,6 +11,8 @@ from torch_ir.llm.cache_layout import CACHE, decode_graph, keyword_inputs
 
 TOKEN, POSITION = "input_ids", "position"  # further inputs of decode
 _CHOICE = "choice"
+_SHOWN = 3
+_KEY = ".key"  # how the names of keys in a cache end
 
 
 def check_servable(ir: IR) -> None:
@@ -22,7 +24,18 @@ def check_servable(ir: IR) -> None:
         raise ExecutionError("a model with a cache that grows cannot be compiled; extract it with cache_length")
     other = [name for name in (*names, *further_entries(ir)) if name not in (TOKEN, POSITION, "decode")]
     if other:
-        raise ExecutionError(f"a model that needs {', '.join(other)} cannot be compiled; use torch_ir.llm.generate")
+        needed = ", ".join([*other[:_SHOWN], *(["..."] if len(other) > _SHOWN else [])])
+        raise ExecutionError(f"a model that needs {needed:.200} cannot be compiled; use torch_ir.llm.generate")
+    cache_length(decode)
+
+
+def cache_length(decode: IR) -> int:
+    """Return the number of tokens that the cache has room for: keys are [batch, heads, tokens, size]."""
+    keys = (tensor for name, tensor in keyword_inputs(decode, CACHE).items() if name.endswith(_KEY))
+    first = next(keys, None)
+    if first is None:
+        raise ExecutionError("a model without attention has no cache of fixed length; use torch_ir.llm.generate")
+    return int(first.shape[2])
 
 
 def prefill_graph(ir: IR) -> IR:

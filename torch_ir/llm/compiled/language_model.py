@@ -15,7 +15,7 @@ from torch_ir.entries.execute import weights_read
 from torch_ir.errors import CommandError, ExecutionError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_layout import CACHE, decode_graph, keyword_inputs
-from torch_ir.llm.compiled.decode_step import POSITION, TOKEN, check_servable, prefill_graph, step_graph
+from torch_ir.llm.compiled.decode_step import POSITION, TOKEN, cache_length, check_servable, prefill_graph, step_graph
 from torch_ir.llm.compiled.read_ahead import tokens_of
 from torch_ir.llm.compiled.requests import Request, Sizes, checked
 from torch_ir.llm.compiled.token_choice import SETTINGS, choice_graph
@@ -79,12 +79,11 @@ class CompiledLLM:
         self._options: dict[str, Any] = {"backend": backend, "level": level, "device": device, "verify": False}
         self._device = device
         cache = keyword_inputs(self._decode, CACHE)
-        first = next(iter(cache.values()))
         token = next(tensor for tensor in self._decode.graph_inputs if tensor.name == TOKEN)
         logits = self._decode.graph_outputs[0]
         self._logits: tuple[Any, ...] = logits.shape
         self._dtype = TORCH_DTYPES[logits.dtype]
-        length = int(first.shape[2])
+        length = cache_length(self._decode)
         prompt = next(symbol for symbol in ir.symbols.values()) if ir.symbols else None
         fixed: Any = ir.graph_inputs[0].shape[1]
         self.sizes = Sizes(
@@ -176,6 +175,9 @@ class CompiledLLM:
             self._settings.copy_(torch.tensor(request.settings))
             source = None if request.seed is None else torch.Generator().manual_seed(request.seed)
             self._uniform.copy_(torch.rand(self._uniform.shape, generator=source))
+        if request.prompt.shape[1] < self.sizes.shortest:
+            self._decode_prompt(request.prompt, step)
+            return step
         logits = self._first(request.prompt)
         drawn = (self._uniform, self._settings) if do_sample else ()
         token, tokens = choice.run([logits, self._tokens, self._position, *drawn]).outputs
@@ -187,7 +189,16 @@ class CompiledLLM:
         """Fill the cache from a prompt; return the logits of its last token."""
         self._position.fill_(prompt.shape[1])
         outputs: tuple[Tensor, ...] = self._prefill.run([prompt.to(self._device), *self._cache.values()])
-        return outputs[0]
+        return outputs[0][:, -1:]
+
+    def _decode_prompt(self, prompt: Tensor, step: Callable[[], Any]) -> None:
+        """Decode a prompt that is too short for prefill from an empty cache; the last step chooses the first token."""
+        for tensor in self._cache.values():
+            tensor.zero_()
+        for position, token in enumerate(prompt.split(1, dim=1)):
+            self._token.copy_(token)
+            self._position.fill_(position)
+            step()
 
     def _step(self, do_sample: bool) -> tuple[IRExecutor, Callable[[], Any]]:
         """Return the choice alone, for the first token, and a step of decode with it."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torch_ir.errors import ExecutionError
+
+_SEEDS = 1 << 64  # torch takes 64 bits, signed or not
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a compiled model takes: `shortest` to `longest` tokens in a prompt."""
+    """What a compiled model takes: at most `longest` tokens in a prompt; fewer than `shortest` are decoded."""
 
     batch: int
     length: int  # of the cache
@@ -59,6 +62,12 @@ def checked(
             f"a prompt of {taken} tokens leaves room for {most} new ones in a cache of {sizes.length}, not for "
             f"{max_new_tokens}"
         )
+    if not isinstance(eos_token_id, (int, list, tuple, set, frozenset, NoneType)):
+        raise ExecutionError(f"eos_token_id must be a token or a list of tokens, not {eos_token_id!r:.60}")
+    if type(pad_token_id) not in (int, NoneType):
+        raise ExecutionError(f"pad_token_id must be a token, not {pad_token_id!r:.60}")
+    if seed is not None and (type(seed) is not int or not -_SEEDS // 2 <= seed < _SEEDS):
+        raise ExecutionError(f"seed must be an integer of 64 bits, not {seed!r:.60}")
     ends = {eos_token_id} if isinstance(eos_token_id, int) else set(eos_token_id or ())
     for end in ends:
         if type(end) is not int or not 0 <= end < sizes.vocabulary:
@@ -77,8 +86,8 @@ def _checked_prompt(sizes: Sizes, input_ids: Any) -> Tensor:
         raise ExecutionError(
             f"the model was compiled for a batch of {sizes.batch}, not {batch}; pass batch={batch} to compile"
         )
-    if not sizes.shortest <= taken <= sizes.longest:
-        raise ExecutionError(f"a prompt must have {sizes.shortest} to {sizes.longest} tokens, not {taken}")
+    if not 1 <= taken <= sizes.longest:
+        raise ExecutionError(f"a prompt must have 1 to {sizes.longest} tokens, not {taken}")
     low, high = int(input_ids.min()), int(input_ids.max())
     if low < 0 or high >= sizes.vocabulary:
         wrong = low if low < 0 else high
@@ -87,6 +96,9 @@ def _checked_prompt(sizes: Sizes, input_ids: Any) -> Tensor:
 
 
 def _checked_settings(sizes: Sizes, temperature: float, top_k: int | None, top_p: float) -> tuple[float, ...]:
+    for name, value in {"temperature": temperature, "top_p": top_p}.items():
+        if not isinstance(value, (int, float)):
+            raise ExecutionError(f"{name} must be a number, not {value!r:.60}")
     if not (math.isfinite(temperature) and temperature > 0):
         raise ExecutionError(f"temperature must be positive, not {temperature!r:.60}; for 0, use do_sample=False")
     if top_k is not None and (type(top_k) is not int or top_k < 0):

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from torch_ir.ir import Dim, Dtype, Expr, TensorMeta
 from torch_ir.rewrite import Builder
 
+_BEYOND = 1 << 40  # a block that no pool has, so that writing to it is an error
+
 
 @dataclass
 class Steps:
@@ -105,6 +107,8 @@ class Paged(Slots):
     def places(self, g: Builder) -> tuple[TensorMeta, TensorMeta]:
         slots = self.steps.inputs["slot_mapping"]
         row = g.op("aten.floor_divide.Scalar", self=slots, other=self.block)
+        is_before = g.op("aten.lt.Scalar", self=slots, other=0)  # would count from the end
+        row = g.op("aten.masked_fill.Scalar", self=row, mask=is_before, value=_BEYOND)
         return row, g.op("aten.remainder.Scalar", self=slots, other=self.block)
 
     def collect(self, g: Builder, cache: TensorMeta) -> TensorMeta:
