@@ -187,3 +187,21 @@ def test_a_captured_model_that_writes_to_its_input_and_a_buffer() -> None:
     for _ in range(2):
         torch.testing.assert_close(compiled(x), model(own))
         torch.testing.assert_close(x, own)
+
+
+@pytest.mark.parametrize("shown", ["cache", "view"])
+@pytest.mark.parametrize("backend", ["executor", "torch"])
+def test_an_output_that_is_the_old_value_stays_so(backend: str, shown: str) -> None:
+    """The old value of an input, or a part of it, is copied before the input is written."""
+    ir = IR.parse(f"""
+graph Step(cache: float32[3]) {{
+  view: float32[2] = aten.slice.Tensor(self=cache, dim=0, start=1, end=3, step=1)
+  new: float32[3] = aten.add.Tensor(self=cache, other=1, alpha=1)
+  cache := new
+  return {shown}
+}}
+""")
+    cache = torch.zeros(3)
+    run = IRExecutor(ir, {}, in_place=True) if backend == "executor" else torch_ir.compile(ir, {}, backend=backend)
+    assert run(cache).tolist() == [0.0] * (3 if shown == "cache" else 2)
+    assert cache.tolist() == [1.0] * 3

@@ -25,6 +25,7 @@ from torch_ir.ops.torch_internals import dense_memory_key
 from torch_ir.passes import optimize
 from torch_ir.run.compiled_plan import Sizes, computed
 from torch_ir.run.executor import flatten_call, read_sizes
+from torch_ir.run.input_updates import apart_from
 from torch_ir.run.overlapping_inputs import refuse_shared_memory
 from torch_ir.run.stored import loaded
 from torch_ir.run.weight_files import WeightSource, fit_weights, weights_from
@@ -178,9 +179,11 @@ class Compiled:
             results = self._run([*values, *self._state.values()])
         last = len(results) - len(self._shown)
         first = last - len(self._returned)
+        given = zip(self.graph.graph_inputs, values, strict=True)
+        outputs = apart_from(results[:first], [value for tensor, value in given if tensor in self._returned])
         with torch.no_grad():
-            self._keep(values, results[:first], results[first:last])
-        return tuple(results[:first]), results[last:]
+            self._keep(values, outputs, results[first:last])
+        return tuple(outputs), results[last:]
 
     def _keep(self, values: Sequence[Any], outputs: Sequence[Any], changed: Sequence[Any]) -> None:
         """Write to the inputs that the model changes, and store its buffers, copied if the caller has their memory."""

@@ -192,9 +192,10 @@ class IRExecutor:
         first = len(results) - len(self.ir.mutations)
         changed = {target: value for (target, _), value in zip(self.ir.mutations, results[first:], strict=True)}
         self._keep(changed, [*values, *results[:first]])
+        outputs: Sequence[Any] = results[:first]
         if self._in_place:
-            write_back(self.ir, caller_values, changed)
-        return Outcome(tuple(results[:first]), changed, sizes)
+            outputs = write_back(self.ir, caller_values, changed, outputs)
+        return Outcome(tuple(outputs), changed, sizes)
 
     def places(self) -> dict[str, dict[int, OpNode]]:
         """Map the lines of the programs to nodes, by file name in tracebacks."""

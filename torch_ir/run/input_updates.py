@@ -47,8 +47,13 @@ def input_updates(ir: IR) -> dict[OpNode, OpOverload]:
     return found
 
 
-def write_back(ir: IR, values: Sequence[Any], changed: Mapping[TensorMeta, Any]) -> None:
-    """Copy the new values of inputs into the inputs, unless they are there already."""
+def write_back(
+    ir: IR, values: Sequence[Any], changed: Mapping[TensorMeta, Any], outputs: Sequence[Any]
+) -> Sequence[Any]:
+    """Copy the new values of inputs into the inputs, unless they are there already.
+
+    Return the outputs, copied before if they share the memory of such an input: they are its old value.
+    """
     pairs = zip(ir.graph_inputs, values, strict=True)
     given = {tensor: value for tensor, value in pairs if tensor in changed and isinstance(value, torch.Tensor)}
     pending = {tensor: changed[tensor] for tensor, value in given.items() if changed[tensor] is not value}
@@ -57,9 +62,17 @@ def write_back(ir: IR, values: Sequence[Any], changed: Mapping[TensorMeta, Any])
         tensor: value.clone() if dense_memory_key(value) in memory else value  # another copy may overwrite it
         for tensor, value in pending.items()
     }
+    outputs = apart_from(outputs, [given[tensor] for tensor in pending])
     with torch.no_grad():
         for tensor, value in new.items():
             given[tensor].copy_(value)
+    return outputs
+
+
+def apart_from(outputs: Sequence[Any], written: Sequence[Any]) -> Sequence[Any]:
+    """Return the outputs, copied where they share memory with a tensor that will be written."""
+    memory = {dense_memory_key(value) for value in written} - {None}
+    return [value.clone() if dense_memory_key(value) in memory else value for value in outputs] if memory else outputs
 
 
 def _in_place_variant(node: OpNode) -> OpOverload | None:
