@@ -125,15 +125,8 @@ REFUSED = _by_name(
             "blip-2 image, instructblip image, instructblipvideo video"
         ),
         "its attention is not marked as causal": "git image",
+        "the length of its cache cannot vary": "glm5_next image",
     }
 )
 # Linear attention, which takes minutes to capture with a prompt of varying length: captured for one length.
 FIXED_PROMPT = ("minicpm", "qwen3_5", "qwen4_exp", "glm5_next", "nemotron_h_omni", "inkling", "mistral_large4")
-
-NOT_RUN = _by_name(
-    {
-        "not run: takes long to capture": (
-            "glm5_next image, minicpmv4_6 video, minicpmv4_7 image, minicpmv4_7 video, mistral_large4 image"
-        )
-    }
-)

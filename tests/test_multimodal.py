@@ -11,7 +11,6 @@ from transformers import LlamaConfig, LlavaConfig
 
 from tests.command_line import command
 from tests.multimodal_models import Case, build, cases, expectation, inputs, outcome
-from tests.multimodal_tables import NOT_RUN
 from torch_ir import IR, ExecutionError, ExportError, GuardError, load_weights, meta_init, optimize
 from torch_ir.llm import checkpoint_weights, entry_map, extract_llm, generate, prompt_positions, verify_llm
 
@@ -187,7 +186,7 @@ def test_command_line(tmp_path: Path, llava: tuple[Any, dict[str, Any], IR]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [each for each in cases() if each.name not in NOT_RUN], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 def test_every_model(case: Case) -> None:
     """All of them generate the tokens of the model, but for those that are named."""
     assert outcome(case) == expectation(case)
