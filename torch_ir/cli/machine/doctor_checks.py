@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_ir.errors import first_line, install_command
 
@@ -176,6 +176,16 @@ def _transformers() -> str:
     return f"transformers {transformers.__version__}, made a configuration"
 
 
+def _diffusers() -> str:
+    import diffusers
+
+    scheduler: Any = diffusers.DDIMScheduler(num_train_timesteps=4)  # type: ignore[no-untyped-call]  # not annotated
+    scheduler.set_timesteps(2)
+    if len(scheduler.timesteps) != 2:
+        raise RuntimeError("a scheduler has other steps than asked for")
+    return f"diffusers {diffusers.__version__}"
+
+
 def _timm() -> str:
     from importlib import import_module
 
@@ -253,6 +263,7 @@ CHECKUPS = {
         _extra("stablehlo", _stablehlo),
         _extra("openvino", _openvino),
         _extra("transformers", _transformers),
+        _extra("diffusers", _diffusers),
         _extra("timm", _timm),
         _extra("parquet", _parquet),
         _extra("dask", _dask),
