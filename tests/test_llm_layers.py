@@ -62,7 +62,7 @@ def test_keys_of_an_indexer(cache_length: int | None) -> None:
 # -- short prompts ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"cache_length": 16, "padding": True}])
+@pytest.mark.parametrize("options", [{}, {"cache_length": 16, "padding": True}, {"cache_length": 16, "in_place": True}])
 def test_a_prompt_of_one_token(llama: Any, options: dict[str, Any]) -> None:
     """It is decoded from an empty cache, because prefill has other code for one token."""
     ir = extract_llm(llama, **options)
