@@ -18,7 +18,7 @@ from torch_ir.errors import PlanError, SerializationError
 from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import write_text
 from torch_ir.ir.graph.given_graph import require_graph
-from torch_ir.ir.json.json_fields import allow_keys, optional, texts, typed
+from torch_ir.ir.json.json_fields import allow_keys, check_header, optional, texts, typed
 from torch_ir.ir.json.json_fields import field as required
 from torch_ir.ir.json.json_text import parse_document, read_text
 from torch_ir.pipeline import split
@@ -129,12 +129,7 @@ def is_plan(document: Mapping[str, Any]) -> bool:
 
 def plan_of(document: dict[str, Any]) -> ParallelPlan:
     """Return the plan of a document; raise SerializationError if it is invalid."""
-    if not is_plan(document):
-        raise SerializationError(f"expected {FORMAT!r}, as torch-ir plan writes it", "$.format", rule="R4")
-    allow_keys(document, _KEYS, "$")
-    version = required(document, "version", int, "$")
-    if version != VERSION:
-        raise SerializationError(f"version {version} is not supported, only {VERSION}", "$.version", rule="R4")
+    check_header(document, FORMAT, VERSION, _KEYS, "plan")
     axes = required(document, "axes", list, "$")
     stages = texts(document, "stages", "$")
     _bound(len(axes), _MOST_AXES, "axes", "$.axes")

@@ -22,7 +22,7 @@ from torch_ir.ir.checks.limits import Limits
 from torch_ir.ir.files.atomic_write import write_text
 from torch_ir.ir.files.cache_folder import cache_folder
 from torch_ir.ir.graph.attr_types import DTYPES
-from torch_ir.ir.json.json_fields import allow_keys, typed
+from torch_ir.ir.json.json_fields import allow_keys, check_header, typed
 from torch_ir.ir.json.json_fields import field as required
 from torch_ir.ir.json.json_text import parse_document, read_text
 
@@ -85,12 +85,7 @@ def load_device(path: str | os.PathLike[str]) -> Calibration:
 
 def device_of(document: dict[str, Any]) -> Calibration:
     """Return the device of a document; raise SerializationError if it is invalid."""
-    if document.get("format") != FORMAT:
-        raise SerializationError(f"expected {FORMAT!r}, as torch-ir calibrate writes it", "$.format", rule="R4")
-    allow_keys(document, _KEYS, "$")
-    version = required(document, "version", int, "$")
-    if version != VERSION:
-        raise SerializationError(f"version {version} is not supported, only {VERSION}", "$.version", rule="R4")
+    check_header(document, FORMAT, VERSION, _KEYS, "calibrate")
     grids = required(document, "grids", list, "$")
     if len(grids) > _MOST_GRIDS:
         raise SerializationError(f"{len(grids)} grids are more than {_MOST_GRIDS}", "$.grids", rule="R2")

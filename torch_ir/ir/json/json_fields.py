@@ -58,6 +58,16 @@ def allow_keys(record: Any, known: Set[str], path: str) -> None:
         raise SerializationError(f"unknown key {key!r:.60}", path, rule="R4", hint=suggestion(str(key), known))
 
 
+def check_header(document: dict[str, Any], form: str, version: int, known: Set[str], verb: str) -> None:
+    """Raise SerializationError unless a document states this format and version, and has no unknown keys."""
+    if document.get("format") != form:
+        raise SerializationError(f"expected {form!r}, as torch-ir {verb} writes it", "$.format", rule="R4")
+    allow_keys(document, known, "$")
+    found = field(document, "version", int, "$")
+    if found != version:
+        raise SerializationError(f"version {found} is not supported, only {version}", "$.version", rule="R4")
+
+
 def read_dims(dims: Iterable[Any], path: str) -> list[Dim]:
     """Read a shape or stride: non-negative numbers or expressions, which `check` parses."""
     found: list[Dim] = []
