@@ -112,5 +112,5 @@ def _sum(  # type: ignore[no-untyped-def]  # as above
     total = tl.sum(tl.load(totals + at, mask=part < parts, other=0.0) * scale, 0)
     inside = (part < parts)[:, None] & (column < WIDTH)[None, :]
     mixed = tl.load(sums + at[:, None] * WIDTH + column[None, :], mask=inside, other=0.0)
-    out = tl.sum(mixed * scale[:, None], 0) / total
+    out = tl.sum(mixed * scale[:, None], 0) / tl.where(total == 0.0, 1.0, total)  # 0 if no key is seen, as in torch
     tl.store(result + head * WIDTH + column, out, mask=column < WIDTH)
