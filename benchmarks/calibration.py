@@ -93,14 +93,6 @@ def _distilbert() -> nn.Module:
     return DistilBertModel(DistilBertConfig())
 
 
-def _whisper() -> nn.Module:
-    from transformers import WhisperConfig, WhisperModel
-
-    sizes = {"encoder_layers": 6, "encoder_attention_heads": 8, "decoder_attention_heads": 8, "encoder_ffn_dim": 2048}
-    config = WhisperConfig(d_model=512, **sizes)
-    return WhisperModel(config).encoder
-
-
 def _t5() -> nn.Module:
     from transformers import T5Config, T5EncoderModel
 
@@ -119,16 +111,6 @@ def _convnext() -> nn.Module:
     return ConvNextModel(ConvNextConfig())
 
 
-def _torchvision(name: str) -> Callable[[], nn.Module]:
-    def build() -> nn.Module:
-        import torchvision  # type: ignore[import-not-found,unused-ignore]  # optional
-
-        found: nn.Module = getattr(torchvision.models, name)(weights=None)
-        return found
-
-    return build
-
-
 CASES = [
     Case("ResNet-18", models.resnet18, _image(), is_tuning=True),
     Case("DistilBERT, 64 tokens", _distilbert, lambda: models.tokens(length=64), is_tuning=True),
@@ -142,12 +124,12 @@ CASES = [
     Case("GPT-2, 128 tokens", models.gpt2, models.tokens),
     Case("T5-small encoder, 128 tokens", _t5, models.tokens),
     Case("OPT-125M, 32 tokens", _opt, lambda: models.tokens(length=32)),
-    Case("Whisper-base encoder", _whisper, lambda: {"input_features": torch.randn(1, 80, 3000)}),
+    Case("Whisper-base encoder", models.whisper_base_encoder, lambda: {"input_features": torch.randn(1, 80, 3000)}),
     Case("Llama 256 x 4, 16 tokens", lambda: _llama(256, 4), lambda: models.tokens(length=16)),
     Case("Llama 1024 x 8, 128 tokens", lambda: _llama(1024, 8), models.tokens),
     Case("Llama 1024 x 8, a token after 256", lambda: OneToken(_llama(1024, 8)), lambda: _past(8, 8, 256, 64)),
     Case("Llama 2048 x 8, a token after 1024", lambda: OneToken(_llama(2048, 8)), lambda: _past(8, 16, 1024, 64)),
-    Case("EfficientNet-B0", _torchvision("efficientnet_b0"), _image()),
+    Case("EfficientNet-B0", models.efficientnet_b0, _image(name="pixel_values")),
 ]
 
 

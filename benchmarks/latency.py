@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -17,7 +18,8 @@ from torch_ir.backends import compile, installed_backends
 from torch_ir.run.benchmark import Timing, bench, threads
 
 THREADS = 2
-CALLS = 3  # per turn
+CALLS = 3  # per turn; 1 of a slow model
+SLOW = 0.3  # seconds of a call
 ROUNDS = 12
 OURS = "ours: "
 ALONE = ("iree", "auto")  # iree's threads would disturb the others; auto is one of the others
@@ -85,7 +87,11 @@ def _roads(
 def _often(make: Callable[[], Action]) -> Action:
     """Make several calls in a row, so that a turn is long enough to time."""
     action = make()
-    return lambda: [action() for _ in range(CALLS)][-1]
+    action()
+    start = time.perf_counter()
+    action()
+    calls = 1 if time.perf_counter() - start > SLOW else CALLS
+    return lambda: [action() for _ in range(calls)][-1]
 
 
 def _ours(ir: torch_ir.IR, backend: str, model: nn.Module, inputs: dict[str, Any]) -> Action:

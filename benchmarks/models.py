@@ -69,6 +69,20 @@ def vit_base() -> nn.Module:
     return ViTModel(ViTConfig())
 
 
+def efficientnet_b0() -> nn.Module:
+    from transformers import EfficientNetConfig, EfficientNetForImageClassification
+
+    sizes = {"image_size": 224, "width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280}
+    return EfficientNetForImageClassification(EfficientNetConfig(**sizes))
+
+
+def whisper_base_encoder() -> nn.Module:
+    from transformers import WhisperConfig, WhisperModel
+
+    sizes = {"encoder_layers": 6, "encoder_attention_heads": 8, "decoder_attention_heads": 8, "encoder_ffn_dim": 2048}
+    return WhisperModel(WhisperConfig(d_model=512, **sizes)).encoder
+
+
 def llama(layers: int = 8, hidden: int = 4096) -> nn.Module:
     """Llama with the proportions of the 8B model; `hidden` scales all widths."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -118,4 +132,6 @@ SERVED = [
     EXTRACTED[1],
     EXTRACTED[3],
     EXTRACTED[2],
+    Case("EfficientNet-B0", efficientnet_b0, lambda: {"pixel_values": torch.randn(1, 3, 224, 224)}),
+    Case("Whisper-base encoder", whisper_base_encoder, lambda: {"input_features": torch.randn(1, 80, 3000)}),
 ]

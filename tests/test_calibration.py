@@ -21,6 +21,7 @@ from torch_ir.analysis.devices.operator_families import AXES
 from torch_ir.analysis.devices.published_devices import PUBLISHED
 from torch_ir.analysis.devices.time_grid import Grid, fitted, indices
 from torch_ir.calibration import calibrate
+from torch_ir.calibration.measure_overheads import Sample, overheads_of
 from torch_ir.calibration.operator_cases import CASES
 from torch_ir.cli.dispatch import main
 from torch_ir.errors import DeviceError
@@ -157,11 +158,25 @@ def test_a_family_without_a_grid_takes_what_the_roofline_says() -> None:
 
 
 def test_overheads_of_modes(graph: torch_ir.IR) -> None:
-    """Eager code calls modules, here the model and its layer; the executor has a cost for each node."""
-    overheads = Overheads(module=1e-3, executor_node=1e-2, eager_run=1.0, executor_run=2.0, compiled_run=3.0)
+    """Eager code calls modules, here the model and its layer; there, and in the executor, each node has a cost."""
+    nodes = {"eager_node": 1e-4, "executor_node": 1e-2}
+    overheads = Overheads(module=1e-3, **nodes, eager_run=1.0, executor_run=2.0, compiled_run=3.0)
     plain, costly = device(), device(overheads=overheads)
-    for mode, extra in [("eager", 1.002), ("executor", 2.04), ("compiled", 3.0)]:
+    for mode, extra in [("eager", 1.0024), ("executor", 2.04), ("compiled", 3.0)]:
         assert run_time(graph, costly, mode).seconds - run_time(graph, plain, mode).seconds == pytest.approx(extra)
+
+
+def test_overheads_explain_what_the_reference_models_take() -> None:
+    one = Overheads(eager_run=1.0, executor_run=2.0, compiled_run=3.0)
+    samples = {
+        "eager": [Sample(5.0, modules=3, nodes=4), Sample(8.0, modules=6, nodes=6)],  # a module takes 1 s
+        "executor": [Sample(4.0, modules=3, nodes=4), Sample(8.0, modules=6, nodes=8)],
+        "compiled": [Sample(-2.0, modules=3, nodes=2), Sample(-1.0, modules=6, nodes=2)],  # it overlaps by at least 1 s
+    }
+    found = overheads_of(one, 1.0, samples)
+    assert found == Overheads(1.0, 0.4, 1.0, 0.0, 1.0, 2.0, 2.0)
+    uncompiled = overheads_of(one, 1.0, {**samples, "compiled": []})
+    assert (uncompiled.compiled_node, uncompiled.compiled_run) == (1.0, 2.0)
 
 
 def test_weights_that_fit_into_the_cache(graph: torch_ir.IR) -> None:

@@ -55,6 +55,10 @@ PAIRS: dict[str, tuple[Forward, Forward]] = {
     "number first": (lambda m, x, y: 2 * x, lambda m, x, y: x * 2.0),
     "chunk, split": (lambda m, x, y: x.chunk(2, -1)[1].exp(), lambda m, x, y: x.split(4, 2)[1].exp()),
     "split sizes": (lambda m, x, y: x.split([4, 4], 2)[1].exp(), lambda m, x, y: x.split(4, -1)[1].exp()),
+    "window beyond the input": (
+        lambda m, x, y: F.avg_pool2d(x[None], 64, ceil_mode=True),
+        lambda m, x, y: F.avg_pool2d(x[None], x.shape[1:]),
+    ),
     "square, pow": (lambda m, x, y: x.square(), lambda m, x, y: x.pow(2)),
     "product, pow": (lambda m, x, y: x * x, lambda m, x, y: x**2.0),
     "sqrt, pow": (lambda m, x, y: x.exp().sqrt(), lambda m, x, y: x.exp() ** 0.5),

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from math import prod
@@ -36,6 +36,7 @@ _UNSUPPORTED = (RuntimeError, AttributeError)  # what torch raises for an operat
 _LEAST_SHARE = 0.02  # of a measured time that is not dispatch
 _LEAST_POOL, _MOST_POOL = 1 << 26, 1 << 29  # bytes
 _TINY = 8.0
+_DISPATCH_ROUNDS = 5
 
 
 class Measurement(NamedTuple):
@@ -78,7 +79,7 @@ def calibrate(
                 continue
             progress(f"measuring {key.family} in {key.dtype}", number, 2 * len(points))
             bench = Bench(place, pools[key.dtype].dtype, pools[key.dtype], key.weights != WARM)
-            with suppress(*_UNSUPPORTED):
+            with _if_supported():
                 seconds = timer.kernel(CASES[key.family](bench, sizes_at(key.family, place.type, index)))
                 started = dispatch[key.dtype][key.family] if place.type == CPU else 0.0
                 kernel = max(seconds - started, _LEAST_SHARE * seconds)
@@ -131,12 +132,13 @@ def _pool(place: torch.device, dtype: str, cache: int) -> Tensor:
     return torch.randn(size // kind.itemsize, device=place).to(kind)
 
 
-def _dispatch(timer: Timer, families: Sequence[str], bench: Bench) -> dict[str, float]:
+def _dispatch(timer: Timer, families: list[str], bench: Bench) -> dict[str, float]:
     """Return the seconds in which a tiny operator of each family starts; without those that this torch lacks."""
-    found = {}
-    for family in families:
-        with suppress(*_UNSUPPORTED):
-            found[family] = timer.dispatch(_tiny(family, bench))
+    found: dict[str, float] = {}
+    for family in families * _DISPATCH_ROUNDS:  # spread in time, as other programs slow the host down now and then
+        with _if_supported():
+            seconds = timer.dispatch(_tiny(family, bench))
+            found[family] = min(seconds, found.get(family, seconds))
     return found
 
 
@@ -148,6 +150,17 @@ def _tiny(family: str, bench: Bench) -> list[Call]:
     if "kernel" in AXES[family]:
         sizes[-1] = 1.0
     return CASES[family](bench, sizes)
+
+
+@contextmanager
+def _if_supported() -> Iterator[None]:
+    """Skip an operator that this torch lacks; an error of a kernel ends the calibration, as no later call would run."""
+    try:
+        yield
+    except torch.AcceleratorError as error:
+        raise DeviceError(f"the GPU stopped with an error: {str(error).partition(chr(10))[0]}") from error
+    except _UNSUPPORTED:
+        pass
 
 
 def _best(kind: str, measured: Mapping[GridKey, Mapping[Index, float]]) -> tuple[float, float]:

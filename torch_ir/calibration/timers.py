@@ -69,6 +69,7 @@ class CudaTimer:
 
     def kernel(self, calls: Sequence[Call]) -> float:
         """Return the seconds of the kernels of a call, without those of starting it."""
+        self._stream.wait_stream(torch.cuda.current_stream())  # on which the inputs of the calls are made
         with torch.cuda.stream(self._stream):
             for number in range(_WARM_UP):
                 calls[number % len(calls)]()

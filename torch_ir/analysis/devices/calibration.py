@@ -49,6 +49,7 @@ class Overheads:
     """Seconds that do not depend on sizes: of calling a module, of a node beyond its dispatch, and of a whole run."""
 
     module: float = 0.0
+    eager_node: float = 0.0
     executor_node: float = 0.0
     compiled_node: float = 0.0
     eager_run: float = 0.0
@@ -56,7 +57,7 @@ class Overheads:
     compiled_run: float = 0.0
 
     def of_node(self, mode: str) -> float:
-        return {EAGER: 0.0, EXECUTOR: self.executor_node, COMPILED: self.compiled_node}[mode]
+        return {EAGER: self.eager_node, EXECUTOR: self.executor_node, COMPILED: self.compiled_node}[mode]
 
     def of_run(self, mode: str) -> float:
         return {EAGER: self.eager_run, EXECUTOR: self.executor_run, COMPILED: self.compiled_run}[mode]

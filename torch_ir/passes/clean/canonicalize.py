@@ -11,6 +11,7 @@ from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.operator_sets import FLOATS
 from torch_ir.passes.clean.canonical_arithmetic import ARITHMETIC
 from torch_ir.passes.pass_registry import apply_once, named_pass
+from torch_ir.passes.weights.affine import each
 from torch_ir.rewrite import Builder, op, rule
 from torch_ir.rewrite.builder import arguments_of
 from torch_ir.rewrite.change_log import current_journal
@@ -42,6 +43,7 @@ _WITH_DIM = frozenset(
 )  # fmt: skip
 _BY_RESULT = frozenset(("aten.cat", "aten.stack", "aten.unsqueeze"))  # `dim` counts the dimensions of the result
 _WITH_DTYPE = ("aten.sum", "aten.mean", "aten.prod", "aten.cumsum", "aten.softmax.int", "aten.log_softmax.int")
+_AVERAGES = ("aten.avg_pool1d.default", "aten.avg_pool2d.default", "aten.avg_pool3d.default")
 _COMMUTATIVE = frozenset(
     f"aten.{name}.Tensor" for name in ("add", "mul", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor")
 ) | {"aten.logical_and.default", "aten.logical_or.default", "aten.logical_xor.default"}
@@ -165,7 +167,20 @@ def _are_even(sizes: list[Any]) -> bool:
     return set(sizes[:-1]) <= {sizes[0]} and sizes[-1] <= int(sizes[0])
 
 
+@rule(op(*_AVERAGES, self="x", kernel_size="kernel", padding="padding"))
+def window_of_the_whole(g: Builder, node: OpNode, x: TensorMeta, kernel: list[int], padding: list[int]) -> Any:
+    """avg_pool2d(x: [1, 8, 7, 7], [64, 64], ceil_mode=True)  ->  avg_pool2d(x, [7, 7], stride=[7, 7])"""
+    rank = int(node.op_type[-len("1d.default")])
+    sizes = list(x.shape[-rank:])
+    if any(padding) or not all(isinstance(size, int) for size in sizes):
+        return None
+    if any(window < size for window, size in zip(each(kernel, rank), sizes, strict=True)):
+        return None
+    whole = {"kernel_size": sizes, "stride": sizes, "ceil_mode": False}
+    return None if all(node.get(name) == value for name, value in whole.items()) else g.like(node, **whole)
+
+
 RULES = (
     one_name, counted_from_the_front, over_all, its_own_dtype, softmax, matrix_product, chunks_of_a_size,
-    parts_of_a_size,
+    parts_of_a_size, window_of_the_whole,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A small model of ordinary layers, on which the overheads of running many different operators are measured.
+"""Small models of ordinary layers, on which the overheads of running many different operators are measured.
 
 In a loop of one operator, its code stays in the instruction cache, and there is no Python around it; in a model neither
 is so. Its tensors are tiny: nearly all of the time is overhead.
@@ -63,17 +63,13 @@ class Layer(nn.Module):
         return result
 
 
-class ReferenceModel(nn.Module):
-    """A few layers over embedded tokens, then their mean through the usual layers of image models."""
+class TokenModel(nn.Module):
+    """A few layers over embedded tokens: many operators for each module."""
 
     def __init__(self) -> None:
         super().__init__()
         self.words = nn.Embedding(16, WIDTH)
         self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
-        blocks = [
-            (nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1)) for _ in range(LAYERS)
-        ]
-        self.image = nn.ModuleList(nn.Sequential(*block) for block in blocks)
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 16)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -83,13 +79,26 @@ class ReferenceModel(nn.Module):
         )
         for layer in self.layers:
             x = layer(x, angles)
-        picture = x.view(-1, 8, 8, LENGTH)
-        for block in self.image:
-            picture = picture + block(picture)
-        logits: Tensor = torch.softmax(self.head(functional.gelu(self.norm(picture.reshape(x.shape)))), -1)
+        logits: Tensor = torch.softmax(self.head(functional.gelu(self.norm(x))), -1)
         return logits
 
 
-def tokens() -> Tensor:
-    """Return an input of the model."""
-    return torch.arange(LENGTH)[None] % 16
+class ImageModel(nn.Module):
+    """The usual blocks of image models: about one operator for each module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = [
+            (nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1)) for _ in range(2 * LAYERS)
+        ]
+        self.blocks = nn.ModuleList(nn.Sequential(*block) for block in blocks)
+
+    def forward(self, image: Tensor) -> Tensor:
+        for block in self.blocks:
+            image = image + block(image)
+        return image
+
+
+def reference_models() -> list[tuple[nn.Module, Tensor]]:
+    """Return the models, each with an input."""
+    return [(TokenModel().eval(), torch.arange(LENGTH)[None] % 16), (ImageModel().eval(), torch.ones(1, 8, 8, LENGTH))]
