@@ -68,6 +68,17 @@ def test_report_of_failure() -> None:
     assert any("DIFFERS" in line and "output['bad']" in line for line in lines)
 
 
+def test_a_model_that_fails_is_not_compared() -> None:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        if int(x.sum()) >= 0:
+            raise ValueError("not these inputs")
+        return x.relu()
+
+    ok, report = verify_ir_with_state_dict(captured(nn.ReLU().eval(), X), {}, module(forward), (X.abs(),))
+    assert (ok, report.trials, report.not_compared) == (False, 0, 1)
+    assert "itself raises ValueError: not these inputs" in str(report)
+
+
 def test_wrong_weights_are_a_failure() -> None:
     """Weights that do not match produce a failed report with the reason; an unreadable file is an error."""
     ir = captured(LAYER, X)

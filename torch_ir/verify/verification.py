@@ -163,7 +163,11 @@ class _Sides:
         refusal: Exception | None = None
         with self._original(None).calls() as run_model:
             self.trials_run.append((call, {}))
-            witness = again = run_model(call)
+            try:
+                witness = again = run_model(call)
+            except Exception as error:  # any error of forward
+                name = type(self.model).__name__
+                return _not_run(ExecutionError(f"{name} itself raises {type(error).__name__}: {first_line(error)}"))
             try:
                 again = run_model(call)
             except Exception as error:  # any error of a model that cannot be called twice
