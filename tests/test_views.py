@@ -1,4 +1,4 @@
-"""Operators on views that are made inside the graph: every way through the library reads the elements that eager reads."""
+"""Operators on views that are made inside the graph: every path reads the elements that eager reads."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -19,8 +19,8 @@ from tests.backend_sweep.own_paths import PATHS
 from tests.backend_sweep.sweep import swept
 from tests.backend_sweep.views import sample_cases, view_cases
 from tests.proof import captured, module, quiet
-from torch_ir import IR, ExecutionError, IRExecutor, Limits, execute_ir, extract_ir, optimize, to_opset
-from torch_ir.errors import ConversionError
+from torch_ir import IR, ExecutionError, IRExecutor, Limits, execute_ir, extract_ir, optimize, split, to_opset
+from torch_ir.errors import ConversionError, PipelineError
 from torch_ir.ir import OpNode
 from torch_ir.ops.view_inverse import repeats_elements
 
@@ -122,7 +122,7 @@ def test_projections_in_whose_storage_as_strided_counts_are_not_merged(viewed: C
 )
 def test_writes_to_overlapping_memory_are_refused(written: Callable[[Tensor], Tensor]) -> None:
     """Eager writes some elements several times; without writes, each is computed once."""
-    with pytest.raises(ConversionError, match="writes to an overlapping, expanded or unfolded tensor.*; clone it"):
+    with pytest.raises(ConversionError, match=r"writes to an overlapping, expanded or unfolded tensor.*; clone it"):
         extract_ir(module(lambda _, x: written(x)), (torch.arange(16.0),), strict=False)
 
 
@@ -153,7 +153,7 @@ def test_an_input_that_is_a_part_of_a_storage_is_refused_where_it_is_sent_alone(
     torch.testing.assert_close(IRExecutor(ir, {})(x), model(x))
     compiled = torch_ir.compile(ir, {}, backend="onednn", verify=False)
     for run in (lambda: compiled(x), lambda: execute_ir(ir, (x,), {}, isolated=True)):
-        with pytest.raises(ExecutionError, match="counts elements in the storage of input 'x'.*; clone the input"):
+        with pytest.raises(ExecutionError, match=r"counts elements in the storage of input 'x'.*; clone the input"):
             run()
     torch.testing.assert_close(compiled(x.clone().contiguous()), model(x.clone().contiguous()))
 
@@ -170,9 +170,31 @@ def test_conjugated_views_are_not_decomposed() -> None:
 
 def test_resized_views_are_not_decomposed() -> None:
     """The decomposition takes elements in the order of the view, eager in that of the storage."""
-    model, x = module(lambda _, x: (x + 1).t().resize_as_(x.reshape(-1)) * 2), torch.randn(3, 4)
+    model, x = module(lambda _, x: (x + 1).permute(2, 1, 0).resize_as_(x) * 2), torch.randn(5, 5, 5)
     graph, _ = to_opset(captured(model, x), "core-aten")
     torch.testing.assert_close(IRExecutor(graph, {})(x), model(x))
+
+
+@pytest.mark.parametrize(
+    ("taken", "at", "is_refused"),
+    [
+        (lambda y: y[1:].as_strided((2, 2), (6, 1), 1), "as_strided", True),
+        (lambda y: y.t().relu().as_strided((2, 2), (6, 1), 1), "as_strided", True),
+        (lambda y: y[1:].as_strided((2, 2), (6, 1), 1), "mul", False),
+        (lambda y: y.as_strided((2, 2), (6, 1), 1), "as_strided", False),
+    ],
+)
+def test_a_pipeline_is_not_cut_between_a_view_and_what_counts_in_its_storage(
+    taken: Callable[[Tensor], Tensor], at: str, is_refused: bool
+) -> None:
+    """Another process would get the elements of the view alone."""
+    model, x = module(lambda _, x: taken(x.exp()) * 2), torch.randn(4, 6)
+    ir = captured(model, x)
+    if is_refused:
+        with pytest.raises(PipelineError, match=r"counts elements in the storage of .* cut elsewhere"):
+            split(ir, at=[at])
+    else:
+        torch.testing.assert_close(IRExecutor(split(ir, at=[at]), {})(x), model(x))
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -209,3 +231,10 @@ def test_gaps_between_elements_count_as_memory(strides: str) -> None:
     ir = IR.parse(GAPS.replace("STRIDES", strides))
     with pytest.raises(ExecutionError, match=r"would need 24,\d{3},\d{3},\d{3} bytes"):
         IRExecutor(ir, {}, limits=Limits(memory_bytes=1 << 20))(torch.ones(2))
+
+
+def test_inductor_refuses_to_scatter_into_the_storage_of_a_view() -> None:
+    """It counts from the first element of the view."""
+    model = module(lambda _, x: x[1:].as_strided_scatter(torch.ones(2, 2), (2, 2), (6, 1), 7))
+    with pytest.raises(ExecutionError, match="writes to other elements of the view"):
+        torch_ir.compile(extract_ir(model, (torch.randn(4, 6),), strict=False), {}, backend="inductor")
