@@ -56,6 +56,7 @@ SECTIONS: dict[str, Callable[[], Figures]] = {
     "model state": _of("state_models.sweep"),
     "ambient state and layouts": _of("ambient_sweep"),
     "back ends": _of("backend_sweep.measuring"),
+    "views": _of("backend_sweep.view_figures"),
     "cache forms": _of("cache_forms"),
 }
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 
 import catalogue
+from tests.arena_runs import ArenaRun
 from tests.command_line import failure
 from tests.proof import captured, captured_entry, module
 from tests.test_liveness import prepared
@@ -23,8 +24,10 @@ from torch_ir.cli.dispatch import main
 from torch_ir.draw import memory_picture
 from torch_ir.errors import DeviceError, SerializationError
 from torch_ir.formats import load_protobuf, save_protobuf
+from torch_ir.ir.graph.io_tree import rebuild
 from torch_ir.ir.plans.memory_plan import Place
 from torch_ir.ir.regroup.functions import outline
+from torch_ir.run.executor import flat_inputs
 
 SAMPLE = ("bert", "densenet", "inception", "resnet18", "unet", "vae")
 TWO = (Bank("sram", 4096, alignment=64), Bank("dram", alignment=64))
@@ -43,26 +46,11 @@ def check_in_a_buffer(name: str, banks: tuple[Bank, ...]) -> None:
     """Every tensor is moved to its place in one real buffer per bank, as soon as its node has made it."""
     ir, model, inputs, kwargs = prepared(name)
     expected = IRExecutor(ir, model.state_dict())(*inputs, **kwargs)
-    plan = plan_memory(ir, banks)
-    memory = {bank: torch.full((size,), 0x55, dtype=torch.uint8) for bank, size in plan.used.items()}
-    places = {place.name: place for place in plan.places}
-    moved = set()
-
-    def move(tensor: Any, value: Any, sizes: Any) -> None:
-        place = places.get(tensor.name)
-        if place is None or not place.bytes or tensor.producer is None:
-            return
-        assert value.untyped_storage().nbytes() == place.bytes
-        kept = value.clone(memory_format=torch.preserve_format)
-        at = place.offset // value.element_size()
-        value.set_(memory[place.bank].untyped_storage(), at, value.size(), value.stride())
-        value.copy_(kept)
-        moved.add(tensor.name)
-
-    found = IRExecutor(ir, model.state_dict(), watch=move)(*inputs, **kwargs)
-    assert moved == {place.name for place in plan.places if place.bytes}
+    run = ArenaRun(ir, model.state_dict(), banks)
+    found = rebuild(ir.output_tree, run.run(flat_inputs(ir, inputs, kwargs)), lambda leaf: leaf)
+    assert run.allocated == {place.name: place.bytes for place in run.places.values() if place.bytes}
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
-    begins = {part.untyped_storage().data_ptr() for part in memory.values()}
+    begins = {part.untyped_storage().data_ptr() for part in run.memory.values()}
     assert begins & {leaf.untyped_storage().data_ptr() for leaf in pytree.tree_leaves(found)}
 
 

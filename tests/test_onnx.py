@@ -27,6 +27,7 @@ from torch_ir.errors import (
     TorchIRError,
     WeightLoadError,
 )
+from torch_ir.ir.regroup.functions import outline
 from torch_ir.targets import bind_onnx, to_onnx
 from torch_ir.targets.onnx.onnx_program import EQUIVALENTS
 
@@ -316,6 +317,7 @@ def test_bad_requests_are_one_sentence(tied: tuple[nn.Module, IR, Tensor], tmp_p
     [
         (lambda x: x[2:].as_strided((2,), (1,), 0), True),
         (lambda x: x.T.as_strided((2,), (1,)), True),
+        (lambda x: x[:2].as_strided((4,), (6,)), True),
         (lambda x: x.as_strided((2,), (1,), 1), False),
         (lambda x: x.reshape(-1).as_strided((2,), (1,)), False),
     ],
@@ -327,6 +329,14 @@ def test_places_in_the_storage_of_a_view_are_refused(taken: Any, is_refused: boo
         with pytest.raises(ConversionError, match=r"places in the storage of a view:\n  aten\.as_strided\.default "):
             to_onnx(ir, tmp_path / "x.onnx")
     else:
+        to_onnx(ir, tmp_path / "x.onnx")
+
+
+def test_places_in_the_storage_of_a_view_are_refused_in_functions(tmp_path: Path) -> None:
+    """Whether an operand is a view is known where the function is called."""
+    ir = captured(module(lambda _, x: x[2:].as_strided((2,), (1,), 0) * 2), torch.randn(4, 6))
+    outline(ir, [node for node in ir.nodes if node.op_type != "aten.slice.Tensor"], "block")
+    with pytest.raises(ConversionError, match="places in the storage of a view"):
         to_onnx(ir, tmp_path / "x.onnx")
 
 

@@ -17,9 +17,11 @@ MEMORY = 16 << 30
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.backend_sweep", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--backend", required=True)
+    parser.add_argument("--backend", required=True, help="a back end, or `own`: all ways through the library itself")
     parser.add_argument(
-        "--dtype", required=True, help="a dtype of the operator database, `functions`, `open`, `pairs` or `nodes`"
+        "--dtype",
+        required=True,
+        help="a dtype of the operator database, `functions`, `open`, `pairs`, `views` or `nodes`",
     )
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--samples", type=int, default=3)
@@ -49,6 +51,7 @@ def here(options: argparse.Namespace) -> int:
     """Sweep; a file of cases that are being tried shows after a crash which ones ended the process."""
     from tests.backend_sweep.judging import CRASHED
     from tests.backend_sweep.kinds import cases_of
+    from tests.backend_sweep.own_paths import PATHS
     from tests.backend_sweep.sweep import Outcome, swept
     from tests.proof import quiet
 
@@ -75,9 +78,9 @@ def here(options: argparse.Namespace) -> int:
         batches = [*alone, *(others[at : at + options.batch] for at in range(0, len(others), options.batch))]
         for batch in batches:
             trying.write_text(json.dumps([case.name for case in batch]))
-            out.writelines(
-                json.dumps(outcome.record()) + "\n" for outcome in swept(options.backend, batch, options.batch)
-            )
+            names = PATHS if options.backend == "own" else [options.backend]
+            outcomes = [outcome for name in names for outcome in swept(name, batch, options.batch)]
+            out.writelines(json.dumps(outcome.record()) + "\n" for outcome in outcomes)
             out.flush()
     trying.unlink(missing_ok=True)
     print(f"{_name(options)}: {time.monotonic() - start:.0f} s", file=sys.stderr)

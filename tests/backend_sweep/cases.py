@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -35,6 +35,12 @@ class Case:
     model: nn.Module | None = None
 
     @property
+    def weights(self) -> dict[str, Tensor]:
+        """The values of the graph's weights, by the names of their tensors."""
+        held = self.model.state_dict() if self.model is not None else {}
+        return {tensor.name: held[key] for tensor in self.ir.params if (key := tensor.key) in held}
+
+    @property
     def op_types(self) -> list[str]:
         return [node.op_type for node in self.ir.nodes]
 
@@ -50,10 +56,15 @@ def operator_cases(dtype: str, part: int, parts: int, samples: int, every: int =
             model = Call(operator.get_op(), (sample.input, *sample.args), sample.kwargs).eval()
             leaves = pytree.tree_leaves(((sample.input, *sample.args), sample.kwargs))
             tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-            special = operator.name not in DRAWN_ONLY and not operator.name.startswith(LAPACK)
+            special = has_special_values(operator.name)
             case = made_case(f"{name} {dtype} #{index}", name, dtype, model, tensors, special=special)
             if case is not None:
                 yield case
+
+
+def has_special_values(operator: str) -> bool:
+    """Whether an operator is tried with adversarial values."""
+    return operator not in DRAWN_ONLY and not operator.startswith(LAPACK)
 
 
 def made_case(
@@ -65,8 +76,12 @@ def made_case(
     *,
     special: bool = True,
     ir: IR | None = None,
+    writes: bool = False,
 ) -> Case | None:
-    """The case of a model, or None where eager or the capture refuses it, or nothing could be compared."""
+    """The case of a model, or None where eager or the capture refuses it, or nothing could be compared.
+
+    With `writes`, the model may change its inputs, and fill memory that was not initialised.
+    """
     runs = {}
     for values, given in value_sets(tensors, dtype, special):
         wanted = eager(model, given)
@@ -78,9 +93,10 @@ def made_case(
         ir = ir or extract_ir(model, tuple(tensors), strict=False)
     except TorchIRError:
         return None
-    if ir.symbols or not is_comparable(ir) or len(ir.graph_outputs) != len(runs["sample"][1]):
+    case = Case(name, operator, dtype, ir, runs, model)
+    if ir.symbols or len(ir.graph_outputs) != len(runs["sample"][1]) or not is_comparable(ir, case.weights, writes):
         return None
-    return Case(name, operator, dtype, ir, runs, model)
+    return case
 
 
 def eager(model: nn.Module, given: Sequence[Tensor]) -> list[Tensor] | None:
@@ -95,8 +111,9 @@ def eager(model: nn.Module, given: Sequence[Tensor]) -> list[Tensor] | None:
     return [leaf.clone() for leaf in found] if found and fits and size < LARGEST else None
 
 
-def is_comparable(ir: IR) -> bool:
+def is_comparable(ir: IR, weights: Collection[str] = (), writes: bool = False) -> bool:
     """Whether a graph returns the same each time: nothing random, no memory as it is, nothing changed."""
-    if ir.mutations or ir.functions or any(tensor.param is None or tensor.param.data is None for tensor in ir.params):
+    has_data = (tensor.name in weights or (tensor.param and tensor.param.data) for tensor in ir.params)
+    if ir.functions or not all(has_data) or any(target.param or not writes for target, _ in ir.mutations):
         return False
-    return not any(is_uninitialised(node) or is_random(node) for node in ir.nodes)
+    return not any(is_random(node) or (is_uninitialised(node) and not writes) for node in ir.nodes)

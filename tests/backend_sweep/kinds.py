@@ -9,7 +9,9 @@ from tests.backend_sweep.cases import Case, operator_cases
 from tests.backend_sweep.functions import function_cases, open_cases
 from tests.backend_sweep.nodes import node_cases
 from tests.backend_sweep.pairs import pair_cases
+from tests.backend_sweep.views import view_cases
 
+PARTED: dict[str, Callable[[int, int], Iterator[Case]]] = {"pairs": pair_cases, "views": view_cases}
 WHOLE: dict[str, Callable[[], Iterator[Case]]] = {"functions": function_cases, "open": open_cases, "nodes": node_cases}
 
 
@@ -17,4 +19,4 @@ def cases_of(kind: str, part: int, parts: int, samples: int) -> Iterator[Case]:
     """One of several equal parts of the cases of a kind; `samples` are those of each operator of the database."""
     if kind in WHOLE:
         return islice(WHOLE[kind](), part, None, parts)
-    return pair_cases(part, parts) if kind == "pairs" else operator_cases(kind, part, parts, samples)
+    return PARTED[kind](part, parts) if kind in PARTED else operator_cases(kind, part, parts, samples)

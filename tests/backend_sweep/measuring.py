@@ -42,8 +42,8 @@ def figures(folder: Path) -> dict[str, int | float | str]:
     return made
 
 
-def sweep(backend: str, dtype: str, part: str) -> Path:
+def sweep(backend: str, dtype: str, part: str, folder: Path = FOLDER) -> Path:
     """Sweep one part, unless its records exist, and return the file of records."""
-    command = ["--backend", backend, "--dtype", dtype, "--part", part, "--samples", "2", "-o", str(FOLDER)]
+    command = ["--backend", backend, "--dtype", dtype, "--part", part, "--samples", "2", "-o", str(folder)]
     subprocess.run([sys.executable, "-m", "tests.backend_sweep", *command], check=True)
-    return FOLDER / f"{backend}-{dtype}-{part.replace('/', 'of')}.jsonl"
+    return folder / f"{backend}-{dtype}-{part.replace('/', 'of')}.jsonl"

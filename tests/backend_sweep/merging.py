@@ -14,7 +14,7 @@ def merged(graphs: Sequence[IR]) -> IR:
 
     Symbols of one name are one symbol: sizes under that name must be equal in a run.
     """
-    nodes, inputs, params, outputs, symbols = [], [], [], [], {}
+    nodes, inputs, params, outputs, mutations, symbols = [], [], [], [], [], {}
     for number, graph in enumerate(graphs):
         here: dict[TensorMeta, TensorMeta] = {}
 
@@ -32,7 +32,8 @@ def merged(graphs: Sequence[IR]) -> IR:
                 copied(tensor)
             nodes.append(node.copy(copied, f"c{number}_{node.name}"))
         outputs += [here[tensor] for tensor in graph.graph_outputs]
+        mutations += [(here[target], here[value]) for target, value in graph.mutations]
         for name, symbol in graph.symbols.items():
             if name not in symbols and symbol.tensor is not None:
                 symbols[name] = type(symbol)(name, symbol.min, symbol.max, here[symbol.tensor], symbol.dim)
-    return IR(nodes, inputs, outputs, params=params, symbols=list(symbols.values())).check()
+    return IR(nodes, inputs, outputs, params=params, mutations=mutations, symbols=list(symbols.values())).check()

@@ -36,7 +36,7 @@ def _reduced(name: str, dim: Any, keepdim: bool, x: Tensor) -> Tensor:
     return made
 
 
-def _layers(shape: tuple[int, ...]) -> Iterator[tuple[str, Step]]:
+def layers(shape: tuple[int, ...]) -> Iterator[tuple[str, Step]]:
     """Operators on more than one element at a time, for this shape."""
     rank, last, channels = len(shape), shape[-1], shape[1]
     yield "linear", partial(F.linear, weight=_weight(5, last), bias=_weight(5))
@@ -103,7 +103,7 @@ def pair_cases(part: int = 0, parts: int = 1) -> Iterator[Case]:
     number = 0
     for shape in SHAPES:
         x = torch.randn(*shape, generator=torch.Generator().manual_seed(1))
-        for before, producer in (*_reductions(len(shape)), *_layers(shape)):
+        for before, producer in (*_reductions(len(shape)), *layers(shape)):
             for after, consumer in CONSUMERS.items():
                 number += 1
                 if number % parts == part:

@@ -14,6 +14,7 @@ from torch import Tensor
 from tests.backend_sweep.cases import Case
 from tests.backend_sweep.judging import REFUSED, WRONG, in_float64, judge
 from tests.backend_sweep.merging import merged
+from tests.backend_sweep.own_paths import PATHS, Run
 from torch_ir import TorchIRError
 from torch_ir.backends import compile
 from torch_ir.errors import first_line
@@ -101,21 +102,25 @@ def _divided(backend: str, cases: Sequence[Case], said: str, verdict: str) -> It
     yield from _tried(backend, cases[half:])
 
 
-def _compiled(backend: str, cases: Sequence[Case]) -> Any:
+def _compiled(backend: str, cases: Sequence[Case]) -> Run:
     """Compile without the comparison with the executor, which would refuse what has no row in the table."""
+    ir = merged([case.ir for case in cases])
+    weights = {f"c{at}_{name}": value for at, case in enumerate(cases) for name, value in case.weights.items()}
     with _time_limit(240):
-        return compile(merged([case.ir for case in cases]), {}, backend=backend, level=None, verify=False)
+        if backend in PATHS:
+            return PATHS[backend](ir, weights)
+        return compile(ir, weights, backend=backend, level=None, verify=False).run
 
 
 def _names(cases: Sequence[Case]) -> list[str]:
     return list(dict.fromkeys(values for case in cases for values in case.runs))
 
 
-def _judged(backend: str, cases: Sequence[Case], values: str, run: Any) -> Iterator[Outcome]:
+def _judged(backend: str, cases: Sequence[Case], values: str, run: Run) -> Iterator[Outcome]:
     given = [(case.runs.get(values) or next(iter(case.runs.values())))[0] for case in cases]
     torch.manual_seed(0)
     flat = [tensor.clone() for tensors in given for tensor in tensors]
-    got = iter(run.run(flat))
+    got = iter(run(flat))
     for case in cases:
         made: list[Tensor] = [next(got) for _ in case.ir.graph_outputs]
         if values in case.runs:

@@ -27,6 +27,7 @@ from torch_ir.run.compiled_plan import Sizes, computed
 from torch_ir.run.executor import flatten_call, read_sizes
 from torch_ir.run.input_updates import apart_from
 from torch_ir.run.overlapping_inputs import refuse_shared_memory
+from torch_ir.run.storage_inputs import counted_inputs, refuse_parts
 from torch_ir.run.stored import loaded
 from torch_ir.run.weight_files import WeightSource, fit_weights, weights_from
 
@@ -114,6 +115,7 @@ class Compiled:
         self._written = [index for index, tensor in enumerate(graph.graph_inputs) if tensor.name in written]
         self._returned = [target for target in self._targets if target.name not in written]  # `run` returns new values
         self._shown = _data_dependent(graph)
+        self._counted = [] if backend == "torch" else counted_inputs(graph)
 
     @property
     def backend(self) -> str:
@@ -158,6 +160,7 @@ class Compiled:
         outputs may be overwritten by the next call.
         """
         read_sizes(self.graph, values)
+        refuse_parts(self.graph, self._counted, values)
         refuse_shared_memory(self.graph, self._targets, values, map(self._state.get, self.graph.params))
         bind = getattr(self._run, "bound", None)
         if bind is None or self._returned or self._shown:
@@ -173,6 +176,7 @@ class Compiled:
 
     def _outputs(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], Sequence[Any]]:
         """Return the outputs of the graph, and the tensors that determine further sizes."""
+        refuse_parts(self.graph, self._counted, values)
         if self._targets:
             refuse_shared_memory(self.graph, self._targets, values, map(self._state.get, self.graph.params))
         with NeutralState():

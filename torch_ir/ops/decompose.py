@@ -22,7 +22,7 @@ from torch_ir.ir import IR, Device, Expr, OpNode, TensorMeta
 from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ops.calling import empty, keywords, mapped
-from torch_ir.ops.effects import is_uninitialised, writes_in_place
+from torch_ir.ops.effects import is_uninitialised, may_alias, writes_in_place
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.safe_shape_calls import may_call_rule
 from torch_ir.ops.schema import arguments, bind, find_operator, operator_name
@@ -30,6 +30,8 @@ from torch_ir.ops.torch_internals import DisableTorchFunction, OpOverload, can_d
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_name, to_torch
 
 NO_RULE = "torch has no decomposition of it"
+_PAIRS = "aten.view_as_real.default"
+_CONJUGATES = frozenset(f"aten.{name}.default" for name in ("_conj", "conj", "adjoint", "mH", "matrix_H"))
 _SUMS = ("prims.sum.default", "prims.prod.default")
 
 
@@ -72,6 +74,8 @@ def _operator_of(node: OpNode) -> OpOverload | str:
         return "it is no operator of torch"
     if not node.has_named_args:
         return "its arguments have no names"
+    if node.op_type.startswith("aten.resize"):
+        return "it counts elements in the storage of its input"
     sizes = {dim for tensor in (*node.inputs, *node.outputs) for dim in tensor.shape if isinstance(dim, str)}
     sizes.update(value for value in values_in(node.attrs) if isinstance(value, Expr))
     if sizes:
@@ -114,6 +118,8 @@ def _recorded(
         return NO_RULE
     if any(map(_reads_from_an_offset, body.nodes)):
         return "torch's decomposition counts elements from the start of the storage, which a view does not have"
+    if any(step.op_type == _PAIRS for step in body.nodes) and any(map(_may_be_conjugated, node.inputs)):
+        return "torch's decomposition does not read conjugated numbers"
     return "torch's decomposition writes in place" if any(map(writes_in_place, body.nodes)) else body
 
 
@@ -151,6 +157,22 @@ def _reads_from_an_offset(step: OpNode) -> bool:
     """Whether a step takes elements by their places in the storage of its input, which may be a view."""
     is_strided = step.op_type.startswith(("aten.as_strided", "prims.as_strided"))
     return is_strided and step.attrs.get("storage_offset") is not None
+
+
+def _may_be_conjugated(tensor: TensorMeta) -> bool:
+    """Whether the numbers of a tensor may be stored without the conjugation that a view of them stands for."""
+    left, seen = [tensor], {tensor}
+    while left:
+        maker = left.pop().producer
+        if maker is None or not any(made.dtype.startswith("complex") for made in maker.outputs):
+            continue
+        if maker.op_type in _CONJUGATES:
+            return True
+        operator = find_operator(maker.op_type)
+        if isinstance(operator, OpOverload) and may_alias(operator):
+            left += [source for source in maker.inputs if source not in seen]
+            seen.update(maker.inputs)
+    return False
 
 
 def _is_widened(step: OpNode) -> bool:

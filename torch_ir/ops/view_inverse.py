@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from torch_ir.ir import OpNode, TensorMeta
@@ -24,6 +24,19 @@ class PutBack(NamedTuple):
     op_type: str
     attrs: dict[str, Any]
     takes_whole: bool = False
+
+
+def repeats_elements(shape: Sequence[Any], stride: Sequence[Any]) -> bool:
+    """Whether elements of a tensor may share memory, as in an expanded tensor or overlapping windows."""
+    steps = [(step, size) for size, step in zip(shape, stride, strict=True) if type(size) is not int or size > 1]
+    if not all(type(number) is int for pair in steps for number in pair):
+        return any(type(step) is int and step == 0 for step, _ in steps)
+    reach = 0
+    for step, size in sorted(steps):
+        if step <= reach:
+            return True
+        reach += step * (size - 1)
+    return False
 
 
 Rule = Callable[[OpNode, int, TensorMeta], "PutBack | None"]  # from the view, its output and its base

@@ -26,6 +26,7 @@ from torch_ir.run.compiled_plan import Sizes
 from torch_ir.run.memory_check import memory_limit
 from torch_ir.run.numeric_settings import settings
 from torch_ir.run.reply import Reply, known_size, shortened
+from torch_ir.run.storage_inputs import counted_inputs, refuse_parts
 from torch_ir.run.stored import StoredTensor, Weight
 from torch_ir.run.weight_files import fit_weights
 
@@ -44,6 +45,7 @@ def run_isolated(
     """Return the outputs of one run in a child process; `weights` may be a path, which the child reads."""
     if not isinstance(weights, str):
         fit_weights(ir, weights, constants)  # report wrong weights before starting a child
+    refuse_parts(ir, counted_inputs(ir), values)
     with TemporaryFolder() as folder:
         request, empty = folder / "request.pt", folder / "empty"
         content = _request(ir, values, weights, constants, limits)

@@ -32,6 +32,7 @@ SOMETIMES_VIEWS = frozenset(
         "contiguous", "flatten", "ravel", "reshape", "reshape_as", "resolve_conj", "resolve_neg", "to", "type_as",
     )
 )  # fmt: skip
+_SAME_STRIDES = frozenset(("aten.contiguous", "aten.to"))  # these copy for a memory format that the input has not
 _WAITING = "_c10d_functional.wait_tensor"  # returns its input
 # They read as much of this argument as they return.
 _LOOK_UPS = {
@@ -44,6 +45,14 @@ def bytes_of(tensor: TensorMeta) -> Dim:
     """Return the size of a tensor in bytes, without repeated elements."""
     strides = tensor.stride or (1,) * len(tensor.shape)
     return product(DTYPES[tensor.dtype], *(dim for dim, step in zip(tensor.shape, strides, strict=True) if step != 0))
+
+
+def span_of(tensor: TensorMeta) -> Dim:
+    """Return the bytes from the first element of a tensor to the end of its last one: its strides may leave gaps."""
+    if tensor.stride is None or 0 in tensor.shape:
+        return product(DTYPES[tensor.dtype], *tensor.shape)
+    steps = (product(total([size, -1]), step) for size, step in zip(tensor.shape, tensor.stride, strict=True))
+    return product(DTYPES[tensor.dtype], total([1, *steps]))
 
 
 def traffic(node: OpNode) -> tuple[Dim, Dim]:
@@ -70,5 +79,7 @@ def is_view(node: OpNode) -> bool:
     if name not in SOMETIMES_VIEWS or not node.inputs or not node.outputs:
         return name in VIEWS or name == _WAITING
     source, made = node.inputs[0], node.outputs[0]
-    is_packed = source.stride is not None and made.stride is None
-    return source.dtype == made.dtype and not is_packed and not node.attrs.get("copy")
+    is_moved = source.stride is not None and made.stride is None
+    if name in _SAME_STRIDES:
+        is_moved = source.stride != made.stride
+    return source.dtype == made.dtype and not is_moved and not node.attrs.get("copy")

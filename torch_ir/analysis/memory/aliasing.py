@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from torch_ir.analysis.cost_model.flop_formulas import base_name
@@ -17,9 +18,9 @@ from torch_ir.ops.torch_internals import OpOverload
 Functions = Mapping[str, IR]
 _NONE: Functions = MappingProxyType({})
 _RETURN = "return"
+COUNTING = ("aten.as_strided", "aten.resize")  # prefixes of operators that take elements by their places in a storage
 _MOST_STEPS = 64  # views of views; models have about ten
 _MOST_VIEWS = 256  # of one tensor
-_COPIES_OTHER_STRIDES = frozenset(("aten.contiguous", "aten.to"))
 
 
 def shares_memory(node: OpNode, functions: Functions = _NONE) -> bool:
@@ -41,11 +42,25 @@ def counts_in_a_storage(node: OpNode) -> bool:
 
     Runtimes without storages count from the first element of the input instead.
     """
-    if not node.op_type.startswith("aten.as_strided"):
+    if not node.op_type.startswith(COUNTING):
         return False
     given = node.inputs[0]
     may_be_a_part = given.producer is not None and shares_memory(given.producer)
-    return given.stride is not None or (may_be_a_part and node.attrs.get("storage_offset") is not None)
+    if may_be_a_part and (node.attrs.get("storage_offset") is not None or _may_reach_beyond(node)):
+        return True
+    return given.stride is not None
+
+
+def _may_reach_beyond(node: OpNode) -> bool:
+    """Whether `as_strided` without an offset may take elements after the last one of its input."""
+    sizes, steps = node.attrs.get("size"), node.attrs.get("stride")
+    if not isinstance(sizes, list) or not isinstance(steps, list):
+        return True
+    numbers = [*sizes, *steps, *node.inputs[0].shape]
+    if not all(isinstance(number, int) for number in numbers):
+        return True
+    last = sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
+    return 0 not in sizes and last >= math.prod(node.inputs[0].shape)
 
 
 def _gives_inputs(body: IR) -> bool:
@@ -90,8 +105,6 @@ def _is_sure_to_share(node: OpNode) -> bool:
     name = base_name(node.op_type)
     if executor_of(node) is not None or not (len(node.inputs) == 1 or name.endswith("_as")):
         return False
-    if name in _COPIES_OTHER_STRIDES:
-        return is_view(node) and node.inputs[0].stride == node.outputs[0].stride
     if name in SOMETIMES_VIEWS:
         return is_view(node) and not name.startswith("aten.resolve_")
     return name in VIEWS or gives_its_input(node.op_type, node.attrs)
@@ -99,15 +112,30 @@ def _is_sure_to_share(node: OpNode) -> bool:
 
 def is_held_by_caller(tensor: TensorMeta, functions: Functions = _NONE) -> bool:
     """Whether a graph output may share storage with this tensor; True if it has too many views."""
+    return _is_read(tensor, lambda reader: reader.op_type == _RETURN, functions)
+
+
+def is_counted(tensor: TensorMeta, functions: Functions = _NONE) -> bool:
+    """Whether a node may take elements by their places in the storage of this tensor; True if it has too many views."""
+
+    def counts(reader: OpNode) -> bool:
+        body = functions.get(reader.attrs["function"]) if reader.is_call else None
+        return reader.op_type.startswith(COUNTING) or (body is not None and any(map(counts, body.nodes)))
+
+    return _is_read(tensor, counts, functions)
+
+
+def _is_read(tensor: TensorMeta, wanted: Callable[[OpNode], bool], functions: Functions) -> bool:
+    """Whether such a node reads a tensor or a view of it; True if it has too many views."""
     seen = {tensor}
     left = [tensor]
     while left:
         if len(seen) > _MOST_VIEWS:
             return True
         for reader in left.pop()._uses:
-            if reader.op_type == _RETURN:
+            if wanted(reader):
                 return True
-            if shares_memory(reader, functions):
+            if reader.op_type != _RETURN and shares_memory(reader, functions):
                 left += [made for made in reader.outputs if made not in seen]
                 seen.update(reader.outputs)
     return False

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from torch_ir.analysis.cost_model.node_costs import bodies_of, check_sizes
-from torch_ir.analysis.cost_model.traffic import bytes_of, is_view
+from torch_ir.analysis.cost_model.traffic import is_view, span_of
 from torch_ir.analysis.shapes.size_polynomials import Sum, as_float, number_of, product, total, weight_of
 from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.errors import ExpressionError
@@ -174,7 +174,7 @@ class Memory:
     def size(self, tensor: TensorMeta) -> Dim:
         """Return the bytes of a tensor's storage; for a call's result, as allocated by its body."""
         if tensor not in self._known:
-            self._known[tensor] = product(substitute(bytes_of(tensor), self.sizes))
+            self._known[tensor] = product(substitute(span_of(tensor), self.sizes))
         return self._known[tensor]
 
     def sum(self, tensors: Iterable[TensorMeta]) -> Dim:

@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from torch_ir.analysis.cost_model.flop_formulas import base_name
-from torch_ir.analysis.cost_model.traffic import VIEWS, bytes_of
-from torch_ir.analysis.shapes.size_polynomials import product, total
+from torch_ir.analysis.cost_model.traffic import VIEWS, bytes_of, span_of
+from torch_ir.analysis.shapes.size_polynomials import product, total, weight_of
 from torch_ir.ir import IR, Device, OpNode, TensorMeta, evaluate
 from torch_ir.ir.graph.attr_types import DTYPES
 from torch_ir.ir.json.json_fields import Dim
@@ -24,6 +24,10 @@ from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ir.sizes.expressions import Number, names_in
 
 Sizes = Mapping[str, Number]
+_STRIDED = frozenset(("aten.empty_strided", "aten.new_empty_strided"))
+_KEEP_GAPS = frozenset(
+    f"aten.{name}" for name in ("copy", "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter")
+)
 
 
 class Peak(NamedTuple):
@@ -39,6 +43,7 @@ class Demand:
     def __init__(self, ir: IR, *, streamed: bool = False) -> None:
         self._ir = ir
         self._streamed = streamed
+        self._spans = _spans(ir.nodes)
         called = [name for name in called_by(ir.nodes) if name in ir.functions]
         self._bodies = {name: Demand(ir.functions[name]) for name in called}
 
@@ -57,7 +62,7 @@ class Demand:
     def _everything(self) -> Iterator[Dim]:
         yield from map(bytes_of, [*self._ir.graph_inputs, *self._ir.params])
         for node in self._ir.nodes:
-            yield from map(_size, _made(node))
+            yield from map(self._size, _made(node))
             for name in called_by([node]):
                 yield from self._bodies[name]._amounts.values() if name in self._bodies else ()
 
@@ -68,12 +73,17 @@ class Demand:
         held = _sum(map(bytes_of, [*self._ir.graph_inputs, *(() if self._streamed else self._ir.params)]), sizes)
         peak, largest, where = held, -1, None
         for node, born, dead in zip(self._ir.nodes, begins, ends, strict=True):
-            needs = max((inside.get(name, 0) for name in called_by([node])), default=0) + _sum(map(_size, born), sizes)
+            needs = max((inside.get(name, 0) for name in called_by([node])), default=0) + _sum(
+                map(self._size, born), sizes
+            )
             peak = max(peak, held + needs)
-            held += _sum(map(_size, born), sizes) - _sum(map(_size, dead), sizes)
+            held += _sum(map(self._size, born), sizes) - _sum(map(self._size, dead), sizes)
             if needs > largest:
                 largest, where = needs, node
         return Peak(peak, where)
+
+    def _size(self, tensor: TensorMeta) -> Dim:
+        return self._spans.get(tensor) or product(DTYPES[tensor.dtype], *tensor.shape)
 
     def _lives(self) -> tuple[list[list[TensorMeta]], list[list[TensorMeta]]]:
         """For each node, list the tensors allocated at it, and those freed after it."""
@@ -112,8 +122,19 @@ def _is_view(node: OpNode) -> bool:
     return base_name(node.op_type) in VIEWS and bool(node.inputs)
 
 
-def _size(tensor: TensorMeta) -> Dim:
-    return product(DTYPES[tensor.dtype], *tensor.shape)
+def _spans(nodes: Iterable[OpNode]) -> dict[TensorMeta, Dim]:
+    """Return the bytes of tensors with gaps between their elements, which only `empty_strided` makes and few keep."""
+    found: dict[TensorMeta, Dim] = {}
+    for node in nodes:
+        size, stride = node.attrs.get("size"), node.attrs.get("stride")
+        if base_name(node.op_type) in _STRIDED and isinstance(size, list) and isinstance(stride, list):
+            found.update(
+                (made, span_of(TensorMeta(made.name, size, made.dtype, stride=stride))) for made in node.outputs
+            )
+        elif _is_view(node) or base_name(node.op_type) in _KEEP_GAPS:
+            widest = max((found[tensor] for tensor in node.inputs if tensor in found), key=weight_of, default=None)
+            found.update((made, widest) for made in node.outputs if widest is not None)
+    return found
 
 
 def _sum(sizes: Iterable[Dim], known: Sizes) -> int:

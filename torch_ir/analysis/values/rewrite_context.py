@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torch_ir.analysis.memory.aliasing import is_held_by_caller, moves_results
+from torch_ir.analysis.memory.aliasing import COUNTING, is_counted, is_held_by_caller, moves_results
 from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.analysis.shapes.strides import moved_by
 from torch_ir.analysis.values.constants import Constants, Number, new_budget
@@ -48,6 +48,7 @@ class Knowledge:
     def __init__(self, ir: IR, budget: Budget | None = None) -> None:
         self._ir = ir
         self._devices: set[str] | None = None
+        self._is_strided: bool | None = None
         self.shapes = Shapes(ir)
         self.constants = Constants(ir, budget)
         self._fixed: dict[TensorMeta, bool] = {target: False for target, _ in ir.mutations}
@@ -142,13 +143,19 @@ class Knowledge:
         """Whether the caller receives this tensor, directly or through a view."""
         return is_held_by_caller(tensor, self._ir.functions)
 
+    def is_counted(self, tensor: TensorMeta) -> bool:
+        """Whether a node such as `as_strided` may read the storage of this tensor, directly or through a view."""
+        if self._is_strided is None:
+            self._is_strided = any(node.op_type.startswith(COUNTING) for node in self._ir.all_nodes())
+        return self._is_strided and is_counted(tensor, self._ir.functions)
+
     def objection(self, old: TensorMeta, new: TensorMeta) -> str:
         """Return why `new` cannot replace `old` everywhere; empty if it can."""
         if old in self._sizes:
             return f"it determines the size {self._sizes[old]!r}"
         if old.placement != new.placement:
             return "the two have different placements on the mesh"
-        if any(reader.op_type.startswith("aten.as_strided") for reader in old._uses):
+        if self.is_counted(old):
             return "an as_strided node reads its storage"
         if moves_results(old, new, self._ir.functions):
             return "the caller would receive a tensor that shares memory with another one"

@@ -33,6 +33,7 @@ from torch_ir.ops.torch_internals import (
     schema_of,
     updated,
 )
+from torch_ir.ops.view_inverse import repeats_elements
 
 # Regions that only control autograd or autocast: functionalisation removes them.
 _REGIONS = frozenset(("wrap_with_set_grad_enabled", "wrap_with_autocast"))
@@ -94,9 +95,10 @@ def _refuse_lost_writes(module: fx.GraphModule) -> None:
         for name in written:
             views = list(_views(bind(node.target, node.args, node.kwargs).get(name)))
             reason = ""
-            if any(view.target in _PUT_BACK_BADLY or _repeats_elements(view.meta["val"]) for view in views):
+            if any(view.target in _PUT_BACK_BADLY or _has_overlap(view.meta["val"]) for view in views):
                 reason = (
-                    "forward writes to an expanded or unfolded tensor, which torch cannot functionalise; clone it first"
+                    "forward writes to an overlapping, expanded or unfolded tensor, which torch cannot functionalise; "
+                    "clone it first"
                 )
             elif any(map(_is_idle_dropout, views)) and _has_another_form(node, views[0]):
                 reason = (
@@ -127,14 +129,8 @@ def _memory(node: Any) -> int | None:
     return memory_key(node.meta["val"]) if is_plain else None
 
 
-def _repeats_elements(tensor: torch.Tensor) -> bool:
-    """Whether elements overlap in memory, as in an expanded tensor."""
-    sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    return any(type(stride) is int and stride == 0 and _is_several(size) for size, stride in sizes)
-
-
-def _is_several(size: int | torch.SymInt) -> bool:
-    return not isinstance(size, int) or size > 1
+def _has_overlap(tensor: torch.Tensor) -> bool:
+    return 0 not in tensor.shape and repeats_elements(tensor.shape, tensor.stride())
 
 
 def _instance_norm(*args: Any) -> Any:

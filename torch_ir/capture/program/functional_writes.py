@@ -18,7 +18,7 @@ from torch_ir.errors import ConversionError
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.ir.graph.node import copy_value
-from torch_ir.ops.view_inverse import gives_all, put_back
+from torch_ir.ops.view_inverse import gives_all, put_back, repeats_elements
 
 _COPY = "aten.copy.default"
 
@@ -166,6 +166,9 @@ class _Rewriting:
         target = self.aliases.get(target, target)
         memory, result = self._memory(target), node.output
         chain = list(self._chain(target))
+        for tensor in (target, *(view.source for view in chain)):
+            if tensor.stride is not None and repeats_elements(tensor.shape, tensor.stride):
+                raise UnfollowedWriteError(f"{node!r} writes to {tensor.name!r}, whose elements share memory")
         before = {view.source: self._current(view.source, node) for view in chain}
         node.inputs = tuple([self._current(tensor, node) for tensor in node.inputs])
         value = self._value(node, target)

@@ -93,6 +93,8 @@ class _Merging:
             return "the graph reads a symbolic size from it"
         if self.know.is_held(layer.made):
             return "the caller would receive a view of a larger tensor"
+        if self.know.is_counted(layer.made):
+            return "an as_strided node reads its storage"
         return obstacle(self.know.is_weight, layer.weight, layer.bias)
 
     def _stride_objection(self, old: TensorMeta, part: TensorMeta) -> str:

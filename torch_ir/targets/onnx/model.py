@@ -9,9 +9,13 @@ import onnx_ir
 import torch
 
 from torch_ir._version import __version__
+from torch_ir.analysis.memory.aliasing import counts_in_a_storage
+from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.targets.node_summary import describe
 from torch_ir.targets.onnx.call_nodes import graph_with_calls, shape_of
 from torch_ir.targets.onnx.function_writer import FunctionWriter
 from torch_ir.targets.onnx.onnx_program import UnsupportedOperatorsError
@@ -25,6 +29,7 @@ _NOWHERE = "weights-that-are-not-bound-yet"  # a file name that a runtime report
 
 def onnx_model(ir: IR, opset: int, functions: str = "none") -> onnx_ir.Model:
     """Convert a graph, with each weight as an initialiser under its first key; only constants have values."""
+    _refuse_places_in_storages(ir)
     ir = with_separate_biases(with_functions(ir, functions))
     write = FunctionWriter(opset)
     made = ConvertedFunctions(write, set())
@@ -43,6 +48,13 @@ def onnx_model(ir: IR, opset: int, functions: str = "none") -> onnx_ir.Model:
     model.producer_name, model.producer_version = "torch_ir", __version__
     model.metadata_props.update({"torch_ir.model": ir.model_name, "torch_ir.torch": torch.__version__})
     return model
+
+
+def _refuse_places_in_storages(ir: IR) -> None:
+    """Raise ConversionError for nodes that count in the storage of a view, which a function may get from its caller."""
+    if strided := [node for node in with_calls_inline(ir).all_nodes() if counts_in_a_storage(node)]:
+        name, lines = ir.model_name or "the graph", "\n  ".join(map(describe, strided))
+        raise ConversionError(f"{name} cannot be converted to ONNX: places in the storage of a view:\n  {lines}")
 
 
 def weights_of(model: onnx_ir.Model) -> dict[str, tuple[str, ...]]:

@@ -18,7 +18,6 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from torch_ir.analysis.memory.aliasing import counts_in_a_storage
 from torch_ir.errors import ConversionError, first_line
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ops.quiet_loggers import quieted
@@ -59,9 +58,6 @@ def onnx_program(
     ir: IR, nodes: Sequence[OpNode], given: Sequence[TensorMeta], wanted: Sequence[TensorMeta], opset: int
 ) -> torch.onnx.ONNXProgram:
     """Export nodes of a graph, none of which is a call: a program from `given` to `wanted` tensors."""
-    if strided := [node for node in nodes if counts_in_a_storage(node)]:
-        lines = "\n  ".join(map(describe, strided))
-        raise ConversionError(f"{_name(ir)} cannot be converted to ONNX: places in the storage of a view:\n  {lines}")
     captured = _captured(ir, nodes, given, wanted)
     try:
         return onnx_core.export(captured, registry=_registry(opset), opset_version=opset, optimize=False, verbose=False)
