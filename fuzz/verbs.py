@@ -10,8 +10,8 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
+from fuzz.target import Target
 from tests.damage.graph_files import layers
 from tests.damage.subject import new_folder
 from tests.graphs import everything, mlp
@@ -28,13 +28,6 @@ from torch_ir.safety import deserialize_ir, validate_ir
 SECONDS = 10  # of computing, for graphs of at most 20,000 characters
 _FOLDER = new_folder()
 _RANDOM = 8  # random graphs among the seeds
-
-
-class Verb(NamedTuple):
-    """A target with the interface of the target modules."""
-
-    seeds: Callable[[], list[bytes]]
-    check: Callable[[bytes], None]
 
 
 def seeds() -> list[bytes]:
@@ -70,7 +63,7 @@ def _make_unverifiable(ir: IR) -> None:
         _make_unverifiable(body)
 
 
-def _verb(act: Callable[[IR], object]) -> Verb:
+def _verb(act: Callable[[IR], object]) -> Target:
     def check(data: bytes) -> None:
         ir = graph_of(data)
         if ir is None:
@@ -82,7 +75,7 @@ def _verb(act: Callable[[IR], object]) -> Verb:
         spent = time.process_time() - started
         assert spent < SECONDS, f"{spent:.1f} s for {len(ir.nodes)} nodes"
 
-    return Verb(seeds, check)
+    return Target(seeds, check)
 
 
 def _check(ir: IR) -> None:
