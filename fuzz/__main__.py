@@ -35,7 +35,8 @@ class Summary:
 
     def row(self) -> str:
         speed = int(self.executions / self.seconds)
-        cells = (self.processes, int(self.computed), self.executions, speed, self.coverage, self.peak_mb, len(self.crashes))
+        used = self.processes, int(self.computed), self.executions, speed
+        cells = (*used, self.coverage, self.peak_mb, len(self.crashes))
         return f"{self.target:<16}" + "".join(f"{cell:>12}" for cell in cells)
 
 

@@ -67,8 +67,8 @@ def values_at(
     weights = {
         param.key or param.name: _random(param) for param in part.params if not (param.param and param.param.data)
     }
-    is_isolated = not all(map(is_computable_here, part.nodes))  # the graph may be of an untrusted file
-    return list(execute_ir(part, [given[source] for source in inputs], weights, isolated=is_isolated))
+    isolated = not all(map(is_computable_here, part.nodes))  # the graph may be of an untrusted file
+    return list(execute_ir(part, [given[source] for source in inputs], weights, isolated=isolated))
 
 
 def _nodes_of(graph: IR, tensors: Sequence[TensorMeta], stop: Iterable[TensorMeta]) -> list[OpNode]:
