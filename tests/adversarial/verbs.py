@@ -57,6 +57,8 @@ VERBS: dict[str, tuple[str, ...]] = {
     "convert python": ("convert", "FILE", "-o", "OUT/graph.py"),
     "convert mlir": ("convert", "FILE", "-o", "OUT/graph.mlir"),
     "convert chakra": ("convert", "FILE", "--to", "chakra", "-o", "OUT/traces"),
+    "convert scale-sim": ("convert", "FILE", "--to", "scale-sim", "-o", "OUT/topology.csv"),
+    "convert timeloop": ("convert", "FILE", "--to", "timeloop", "-o", "OUT/problems"),
     "convert zigzag": ("convert", "FILE", "--to", "zigzag", "-o", "OUT/workload.yaml"),
 }
 _SUFFIXES = {"TEXT": ".ir", "GZIP": ".json.gz", "PROTOBUF": ".pb", "WEIGHTS": ".safetensors"}
