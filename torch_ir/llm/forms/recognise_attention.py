@@ -11,6 +11,7 @@ from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.llm.cache_layout import DECODE, cache_outputs, keyword_inputs
 from torch_ir.llm.forms.fixed_parts import fixed_tensors
 from torch_ir.llm.forms.mask_kinds import MaskKind, mask_kind
+from torch_ir.ops.schema import name_arguments
 
 SDPA = "aten.scaled_dot_product_attention.default"
 _PARTS = ("key", "value")
@@ -55,6 +56,10 @@ def cache_attention(ir: IR) -> list[CacheAttention]:
 
     What is not recognised raises GraphError with its layer: recurrent states, cross attention, masks of other kinds.
     """
+    if not all(node.has_named_args for node in ir.nodes):
+        ir = ir.clone()
+        for node in ir.nodes:
+            name_arguments(node)
     batch, seq = token_sizes(ir)
     fixed = fixed_tensors(ir)
     decode = ir.functions.get(DECODE)
