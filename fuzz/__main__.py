@@ -7,6 +7,7 @@ whether an input failed, and `reports/fuzz/summary.json` has the figures of the 
 
 import argparse
 import json
+import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from dataclasses import asdict, dataclass
 from fuzz.job import Job, prepare, run
 from fuzz.targets import FOLDER, TARGETS
 
-_HEADINGS = ("target", "processes", "executions", "per second", "coverage", "peak MB", "failures")
+_HEADINGS = ("target", "processes", "computed s", "executions", "per second", "coverage", "peak MB", "failures")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Summary:
     target: str
     processes: int
     seconds: float
+    computed: float  # seconds of computing of its processes and their children
     executions: int
     coverage: int
     peak_mb: int
@@ -33,25 +35,34 @@ class Summary:
 
     def row(self) -> str:
         speed = int(self.executions / self.seconds)
-        cells = (self.processes, self.executions, speed, self.coverage, self.peak_mb, len(self.crashes))
+        used = self.processes, int(self.computed), self.executions, speed
+        cells = (*used, self.coverage, self.peak_mb, len(self.crashes))
         return f"{self.target:<16}" + "".join(f"{cell:>12}" for cell in cells)
 
 
 def fuzz(names: Sequence[str], seconds: float, processes: int) -> list[Summary]:
     """Fuzz targets at the same time, for some seconds."""
-    started, clock = time.monotonic(), time.time()
+    started, clock, computed = time.monotonic(), time.time(), _computed()
     for name in names:
         prepare(name)
     jobs = [Job(name, number) for name in names for number in range(processes)]
     with ThreadPoolExecutor(len(jobs)) as pool:
         results = list(pool.map(lambda job: run(job, started + seconds), jobs))
+    share = (_computed() - computed) / len(names)
     summaries = []
     for name in names:
         own = [done for job, done in zip(jobs, results, strict=True) if job.target == name]
         crashes = sorted(str(path) for path in (FOLDER / name / "crashes").iterdir() if path.stat().st_mtime >= clock)
         figures = sum(one.executions for one in own), max(one.coverage for one in own), max(one.peak_mb for one in own)
-        summaries.append(Summary(name, processes, round(time.monotonic() - started, 1), *figures, crashes))
+        lasted = round(time.monotonic() - started, 1)
+        summaries.append(Summary(name, processes, lasted, round(share, 1), *figures, crashes))
     return summaries
+
+
+def _computed() -> float:
+    """Return the seconds of computing of all child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> int:

@@ -10,8 +10,9 @@ import atheris
 
 with atheris.instrument_imports(
     include=[
-        "torch_ir.analysis", "torch_ir.explorer", "torch_ir.formats", "torch_ir.ir", "torch_ir.passes",
-        "torch_ir.rewrite", "torch_ir.run.stored", "torch_ir.safety",
+        "torch_ir.analysis", "torch_ir.entries", "torch_ir.explorer", "torch_ir.formats", "torch_ir.ir",
+        "torch_ir.llm.peft_adapter", "torch_ir.passes", "torch_ir.planning.plan_file", "torch_ir.rewrite",
+        "torch_ir.run.stored", "torch_ir.safety", "torch_ir.simulators",
     ]
 ):  # fmt: skip
     from fuzz.job import Job

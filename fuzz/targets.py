@@ -4,9 +4,11 @@ from pathlib import Path
 from types import ModuleType
 
 from fuzz import expressions, read_json, read_lowered, read_protobuf, read_text, read_weights, two_roads
-from fuzz.verbs import VERBS, Verb
+from fuzz.documents import DOCUMENTS
+from fuzz.target import Target
+from fuzz.verbs import VERBS
 
-TARGETS: dict[str, ModuleType | Verb] = {
+TARGETS: dict[str, ModuleType | Target] = {
     "read_json": read_json,
     "two_roads": two_roads,
     "read_text": read_text,
@@ -14,6 +16,7 @@ TARGETS: dict[str, ModuleType | Verb] = {
     "read_lowered": read_lowered,
     "read_weights": read_weights,
     "expressions": expressions,
+    **DOCUMENTS,
     **VERBS,
 }
 FOLDER = Path("reports") / "fuzz"  # of what is found

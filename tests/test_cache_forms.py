@@ -284,6 +284,20 @@ def test_refused(case: str) -> None:
         to_cache_form(make(), **options)
 
 
+def test_arguments_by_position() -> None:
+    """A file may list the inputs of a node by position; that is the same graph."""
+    whole = extracted("llama")
+    document = json.loads(whole.to_json())
+    for node in document["nodes"]:
+        if node["op_type"] in ("aten.slice.Tensor", "aten.unsqueeze.default"):
+            node.pop("args", None)
+    del document["digest"]
+    by_position = IR.from_json(json.dumps(document))
+    assert any(not node.has_named_args for node in by_position.nodes)
+    assert to_cache_form(by_position).to_json() == to_cache_form(whole).to_json()
+    assert cache_attention(by_position) == cache_attention(whole)
+
+
 def test_an_ordinary_graph_is_refused() -> None:
     """A graph without tokens and cache has no form."""
     x = TensorMeta("x", (2, 3), "float32")

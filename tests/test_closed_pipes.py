@@ -1,113 +1,53 @@
-"""Every command with an unwritable stdout: a closed pipe, a closed stream, a full disk.
+"""Every command with an unwritable stdout, a closed pipe, a closed stream or a full disk; and ended by a signal.
 
 What a command writes to files is complete all the same, and nothing but one line about a full disk is on stderr.
 """
 
 import json
 import os
+import random
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 
 import torch_ir
+from tests.every_verb import (
+    COMMANDS,
+    SLOW,
+    Ended,
+    close_stdout,
+    fill_disk,
+    forked,
+    output_of,
+    prepare,
+    signal_after,
+)
+from torch_ir import load_plan
 from torch_ir.analysis import load_device
-from torch_ir.cli.dispatch import _GROUPS, main
+from torch_ir.cli.dispatch import _GROUPS
 from torch_ir.errors import ClosedPipeError
-from torch_ir.llm import extract_llm
 
-NET = """\
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(3)))
-
-    def forward(self, x):
-        return self.layers(x)
-"""
-TARGET = """\
-from torch_ir import Target
-npu = Target("npu")
-
-@npu.lowers("aten.linear.default", "aten.relu.default")
-def lower(node):
-    print("lowering " + node.name + " " + "-" * 70_000)  # more than any buffer holds
-    return {"kind": node.op_type}
-"""
-CONTRACT = """\
-ops = ["aten.relu", "aten.linear"]
-"""
-SHOWN = {
-    "extract": ["net.py:Net", "-i", "1x8", "-o", "extracted.json"],
-    "llm": ["llm.json"],
-    "train-step": ["net.py:Net", "-i", "2x8", "--target", "2x8", "--loss", "mse_loss", "-o", "step.json"],
-    "info": ["net.json"],
-    "ops": ["net.json", "--json"],
-    "draw": ["net.json"],
-    "explore": ["net.json", "-o", "page.html"],
-    "cost": ["net.json"],
-    "memory": ["net.json", "-o", "planned.json"],
-    "diff": ["net.json", "net.json"],
-    "check": ["net.json"],
-    "optimize": ["net.json", "--explain", "", "-o", "better.json"],
-    "quantize": ["net.json", "--recipe", "int8"],
-    "sensitivity": ["net.json", "--weights", "random"],
-    "passes": [],
-    "run": ["net.json", "-w", "random", "-o", "results.pt"],
-    "weights": ["check", "net.json", "net.pt"],
-    "verify": ["net.json", "net.py:Net"],
-    "golden": ["net.json", "-w", "random", "-o", "new_pack"],
-    "compare": ["pack", "pack/values-00001.safetensors"],
-    "bench": ["net.json", "--repeat", "1"],
-    "convert": ["net.json", "-o", "net.pb", "--json"],
-    "lower": ["net.json", "--target", "target.py:npu", "--log", "-o", "lowered.json"],
-    "coverage": ["net.json", "--target", "npu.toml", "--no-decompose"],
-    "plan": ["net.json", "--devices", "2", "--memory", "1GB"],
-    "shard": ["net.json", "--mesh", "tp=2", "--plan", "plan.json", "-o", "rank.json"],
-    "split": ["net.json", "--stages", "2", "-o", "pipeline.json"],
-    "sweep": ["models.txt", "-o", "swept", "--steps", "extract"],
-    "doctor": ["python"],
-    "calibrate": ["--minutes", "0.001", "--no-compiler", "-o", "device.json"],
-    "completion": ["bash"],
-}
 FAST = ["info", "lower"]  # in a separate process, where the interpreter itself exits
+QUICK = [name for name in COMMANDS if name not in SLOW]
+ALL = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+SIGNALS = {signal.SIGTERM: (143, -signal.SIGTERM), signal.SIGINT: (130,)}
+READ: dict[str, Callable[[Path], object]] = {"calibrate": load_device, "plan": load_plan}  # JSON that is not a graph
+FULL = "torch-ir: error: cannot write to stdout: No space left on device\n"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, its graph, and the input files of commands."""
     made = tmp_path_factory.mktemp("pipes")
-    (made / "net.py").write_text(NET)
-    (made / "target.py").write_text(TARGET)
-    (made / "npu.toml").write_text(CONTRACT)
-    (made / "plan.json").write_text('{"layers.0.0": "colwise"}')
-    (made / "models.txt").write_text("net.py:Net -i 1x8\n")
-    before, path = os.getcwd(), list(sys.path)
-    os.chdir(made)
-    try:
-        assert main(["extract", "net.py:Net", "-i", "1x8", "-o", "net.json"]) == 0
-        torch.save(torch_ir.random_weights(torch_ir.IR.load("net.json")), "net.pt")
-        assert main(["golden", "net.json", "-w", "random", "-o", "pack"]) == 0
-        extract_llm(_tiny_llama()).save("llm.json")
-    finally:
-        os.chdir(before)
-        sys.path[:] = path
-        sys.modules.pop("net", None)
+    prepare(made)
     return made
-
-
-def _tiny_llama() -> object:
-    from transformers import LlamaConfig
-
-    return LlamaConfig(
-        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=50,
-        max_position_embeddings=32,
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -133,40 +73,69 @@ def without_reader() -> int:
     return writer
 
 
-def written(folder: Path, verb: str) -> Path | None:
-    words = SHOWN[verb]
-    return folder / words[words.index("-o") + 1] if "-o" in words else None
-
-
-def test_every_verb_is_tried() -> None:
-    assert {verb for verbs in _GROUPS.values() for verb in verbs} == set(SHOWN)
-
-
-@pytest.mark.parametrize("verb", SHOWN)
-def test_a_closed_pipe_ends_a_command_quietly(verb, run, folder) -> None:
-    """The status is that of SIGPIPE; the output file exists and is complete."""
-    stdout = without_reader()
-    done = run(verb, *SHOWN[verb], stdout=stdout)
-    os.close(stdout)
-    assert (done.returncode, done.stderr) == (141, "")
-    output = written(folder, verb)
-    if output is not None:
-        assert output.exists()
-    if verb == "lower":
+def check_output(name: str, folder: Path) -> None:
+    """The output of a command is complete."""
+    output = output_of(name, folder)
+    if output is None:
+        return
+    assert output.exists()
+    if name == "lower":
         layers = json.loads(output.read_text())["layers"]
         assert {layer["kind"] for layer in layers} == {"aten.linear.default", "aten.relu.default"}
         assert not [layer for layer in layers if "placeholder" in json.dumps(layer)]
-    elif verb == "calibrate":
-        load_device(output)
-    elif output is not None and output.suffix == ".json":
+    elif name in READ:
+        READ[name](output)
+    elif output.suffix == ".json":
         torch_ir.IR.load(output).check()
+
+
+def test_every_verb_is_tried() -> None:
+    assert {verb for verbs in _GROUPS.values() for verb in verbs} == {words[0] for words in COMMANDS.values()}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_closed_pipe_ends_a_command_quietly(name, run, folder) -> None:
+    """The status is that of SIGPIPE; the output file exists and is complete."""
+    stdout = without_reader()
+    done = run(*COMMANDS[name], stdout=stdout)
+    os.close(stdout)
+    assert (done.returncode, done.stderr) == (141, "")
+    check_output(name, folder)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_without_stdout(name: str, folder: Path) -> None:
+    """`>&-`, and a full disk: outputs are complete, and stderr has one line at most."""
+    assert forked(name, folder, close_stdout) == Ended(0, "", [])
+    check_output(name, folder)
+    assert forked(name, folder, fill_disk) == Ended(1, FULL, [])
+    check_output(name, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_ended_by_a_signal(name: str, number: signal.Signals, folder: Path) -> None:
+    """At any time: it prints nothing, leaves no temporary file, and its output is complete or was not changed."""
+    if (output := output_of(name, folder)) is not None:
+        shutil.rmtree(output) if output.is_dir() else output.unlink(missing_ok=True)
+    chance, started = random.Random(f"{name}/{number}"), time.monotonic()
+    assert forked(name, folder, lambda: None) == Ended(0, "", [])
+    lasted = time.monotonic() - started
+    for _ in range(4):
+        ended = forked(name, folder, partial(signal_after, chance.uniform(0.01, lasted), number))
+        assert ended.status in (0, *SIGNALS[number])
+        assert ended[1:] == ("", [])
+        check_output(name, folder)
 
 
 @pytest.mark.parametrize("verb", FAST)
 def test_python_itself_ends_quietly(verb, run, folder) -> None:
     """Without the fork server: the interpreter's last flush prints nothing either."""
     stdout = without_reader()
-    done = run(verb, *SHOWN[verb], stdout=stdout, fresh=True)
+    done = run(*COMMANDS[verb], stdout=stdout, fresh=True)
     os.close(stdout)
     assert (done.returncode, done.stderr) == (141, "")
 
@@ -179,7 +148,7 @@ def test_help_ends_quietly(words, run) -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["info", "net.json"], ["optimize", *SHOWN["optimize"]]])
+@pytest.mark.parametrize("words", [["--help"], ["info", "net.json"], COMMANDS["optimize"]])
 def test_a_full_disk_is_one_line(words, run, folder) -> None:
     """Output files are written nevertheless."""
     (folder / "better.json").unlink(missing_ok=True)
@@ -187,7 +156,7 @@ def test_a_full_disk_is_one_line(words, run, folder) -> None:
         done = run(*words, stdout=full.fileno(), fresh=words[0] != "optimize")
     assert (done.returncode, done.stderr) == (
         1,
-        "torch-ir: error: cannot write to stdout: No space left on device\n",
+        FULL,
     )
     assert (folder / "better.json").exists() == (words[0] == "optimize")
 

@@ -170,3 +170,13 @@ def test_graphs_without_layers_or_with_open_sizes_are_refused(tmp_path: Path) ->
     with pytest.raises(GraphError, match="depend on rows; a layer needs numbers"):
         to_zigzag(ir, tmp_path / "w.yaml")
     assert to_zigzag(ir, tmp_path / "w.yaml", {"rows": 3})["macs"] == 3 * 4 * 4
+
+
+def test_rows_of_a_small_file_are_limited(tmp_path: Path) -> None:
+    """SCALE-Sim has a row for each product of a batch, and a batch may be of any size."""
+    ir = captured(module(lambda self, x, y: x @ y), torch.ones(2, 1, 3), torch.ones(2, 3, 1))
+    for tensor in ir.tensors():
+        tensor.shape, tensor.stride = (1 << 40, *tensor.shape[1:]), None
+    with pytest.raises(GraphError, match="the layers have more than 1,000,000 independent products"):
+        to_scale_sim(ir, tmp_path / "topology.csv")
+    assert not list(tmp_path.iterdir())

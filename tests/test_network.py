@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -15,6 +16,8 @@ import pytest
 import torch
 
 from tests.command_line import ROOT
+from tests.damage.planning_files import DEVICE, PLAN
+from tests.every_verb import write_adapter
 from torch_ir.cli.dispatch import _GROUPS
 
 _GUARD = ROOT / "tests" / "network_guard"
@@ -29,7 +32,9 @@ ops model.json
 draw model.json
 explore model.json
 cost model.json
-memory model.json
+cost model.json --device device.json
+memory model.json -o planned.json
+memory planned.json --check
 diff model.json model.json
 check model.json
 optimize model.json -o better.json
@@ -46,12 +51,19 @@ lower model.json --target npu.py:npu
 coverage model.json --target npu.toml
 plan model.json --devices 2 --memory 1GB -o plan.json
 shard model.json --mesh dp=2 --place-input x=shard(0) -o rank.json
+shard model.json --plan mesh.json -o shard.json
 split model.json --stages 2 -o stages.json
+split model.json --plan mesh.json -o parts.json
+convert model.json --to chakra -o traces
 completion bash
 """
 _SLOW_COMMANDS = """
 extract net.py:make --input 2x4 -o model.json
-llm hf:gpt2?n_layer=1&n_embd=16&n_head=2&vocab_size=32 -o llm.json
+llm hf:llama?num_hidden_layers=1&hidden_size=16&intermediate_size=16&num_attention_heads=2&vocab_size=32 -o llm.json
+llm llm.json
+llm llm.json --lora adapter -o merged.json
+llm llm.json --form slots -o slots.json
+cost llm.json --function decode
 train-step net.py:make --input 2x4 --target 2x4 --loss mse_loss -o step.json
 bench model.json --repeat 1 --against onednn,onnxruntime,openvino,inductor,iree
 sweep models.txt -o results --steps extract,cost
@@ -86,9 +98,14 @@ def _guarded(folder: Path, *command: str, told: str = "") -> tuple[str, list[str
 
 
 def _filled(folder: Path) -> Path:
-    files = {"net.py": _NET, "npu.py": _TARGET, "npu.toml": _CONTRACT, "models.txt": "net.py:make --input 2x4\n"}
+    mesh = {**PLAN, "axes": [{"axis": "tp", "ranks": 2, "rows": {"0": "colwise"}}], "stages": ["1"]}
+    files = {
+        "net.py": _NET, "npu.py": _TARGET, "npu.toml": _CONTRACT, "models.txt": "net.py:make --input 2x4\n",
+        "device.json": json.dumps(DEVICE), "mesh.json": json.dumps(mesh),
+    }  # fmt: skip
     for name, text in files.items():
         (folder / name).write_text(text)
+    write_adapter(folder / "adapter")
     torch.save({"0.weight": torch.zeros(4, 4), "0.bias": torch.zeros(4)}, folder / "weights.pt")
     return folder
 

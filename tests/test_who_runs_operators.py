@@ -10,7 +10,7 @@ HOUSE = Path(torch_ir.__file__).parent
 # Folders whose commands read a file without running it; code that is not listed may not run an operator.
 READING = (
     "ir", "analysis", "passes", "safety", "formats", "rewrite", "draw", "explorer", "targets", "ops", "golden",
-    "sharding", "pipeline",
+    "sharding", "pipeline", "planning", "simulators", "entries", "quantization", "training", "llm",
 )  # fmt: skip
 CALLERS = {
     "ops/calling.py": "the function by which the others call",
@@ -19,6 +19,7 @@ CALLERS = {
     "analysis/values/constants.py": "values of a file, by the operators of ops/foldable.py alone",
     "passes/pack/convolutions.py": "whether this machine has bfloat16, which takes no tensor",
     "ops/prepare_run.py": "the executor's calls",
+    "llm/multimodal.py": "an assertion in the user's model, while it is captured",
 }
 RUNNING = {
     "passes/random_check.py": "asked for with verify=",
@@ -28,6 +29,14 @@ RUNNING = {
     "pipeline/in_turn.py": "stages that run one after the other",
     "pipeline/rank.py": "a stage that runs in its own process",
     "pipeline/training_run.py": "stages of a training step, one micro-batch after the other",
+    "entries/execute.py": "entry points that run along their map",
+    "quantization/observers.py": "observes the ranges of samples, which are passed for that",
+    "quantization/layer_sensitivity.py": "compares a quantised graph with the graph",
+    "llm/generation.py": "generates tokens",
+    "llm/run_encoders.py": "generates tokens from images and sounds",
+    "llm/compiled/language_model.py": "generates tokens",
+    "llm/forms/form_steps.py": "generates tokens",
+    "llm/forms/fixed_parts.py": "masks and tables of positions, by the operators of ops/foldable.py, or in a child",
 }
 EXPORTING = {
     "cli/verbs/convert.py": "convert to .pt2",
@@ -79,7 +88,8 @@ def test_graphs_are_run_only_where_that_is_asked_for() -> None:
         name
         for name, tree in _files()
         for node in ast.walk(tree)
-        if isinstance(node, (ast.Import, ast.ImportFrom)) and "IRExecutor" in [alias.name for alias in node.names]
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        and not {"IRExecutor", "execute_ir"}.isdisjoint(alias.name for alias in node.names)
     }
     assert found == set(RUNNING)
 
@@ -118,6 +128,9 @@ def test_only_folding_has_values() -> None:
         assert not names & {"to_tensor", "from_tensor", "TensorData"}, name
     constants = (HOUSE / "analysis" / "values" / "constants.py").read_text()
     assert "is_foldable(node)" in constants
+    parts = (HOUSE / "llm" / "forms" / "fixed_parts.py").read_text()
+    assert "isolated = not all(map(is_computable_here, part.nodes))" in parts
+    assert parts.count("execute_ir(") == 1
 
 
 def test_shape_rules_run_in_this_process_by_a_list() -> None:

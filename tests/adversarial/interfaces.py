@@ -58,6 +58,39 @@ def _with_weight() -> IR:
     return IR([made], [x], [made.output], params=[held])
 
 
+def mapped_entries(n: int) -> IR:
+    """n outputs, and a second entry point with as many inputs that takes them all."""
+    x = tensor("x", 2, 3)
+    nodes = chain(x, n, unary)
+    inputs = [tensor(f"in{index}", 2, 3) for index in range(n)]
+    sums = chain(inputs[0], n - 1, lambda i, t: add(f"z{i}", t, inputs[i + 1]))
+    names = [source.name for source in inputs]
+    second = IR(sums, inputs, [sums[-1].output], input_tree=_keywords(names))
+    edges = [{"from": "first", "to": "second", "argument": name, "place": str(at)} for at, name in enumerate(names)]
+    described = {"graphs": {"first": ["x"], "second": names}, "edges": edges}
+    outputs = [node.output for node in nodes]
+    return IR(nodes, [x], outputs, functions={"second": second}, extensions={"entry_points": described})
+
+
+def cached_layers(n: int) -> IR:
+    """A language model whose cache has n tensors, which prefill and decode return and decode takes."""
+    x, token = tensor("x", 2, 3), tensor("x", 2, 3)
+    places = [f"layers.{index}.key" for index in range(n)]
+    past = [tensor(f"past{index}", 2, 3) for index in range(n)]
+    new = [add(f"y{index}", token, held) for index, held in enumerate(past)]
+    cache = Branch("dict", tuple(map(Slot, range(n))), tuple(places))
+    tree = Branch("dict", (cache,), ("cache",))
+    taken = Branch("dict", (Slot(0), Branch("dict", tuple(map(Slot, range(1, n + 1))), tuple(places))), ("x", "cache"))
+    inputs = Branch("tuple", (Branch("tuple", ()), taken))
+    decode = IR(new, [token, *past], [node.output for node in new], input_tree=inputs, output_tree=tree)
+    nodes = chain(x, n, unary)
+    return IR(nodes, [x], [node.output for node in nodes], output_tree=tree, functions={"decode": decode})
+
+
+def _keywords(names: list[str]) -> Branch:
+    return Branch("tuple", (Branch("tuple", ()), Branch("dict", tuple(map(Slot, range(len(names)))), tuple(names))))
+
+
 def nested_outputs(n: int) -> IR:
     """n outputs, each below many dicts."""
     x = tensor("x", 2, 3)
@@ -198,6 +231,7 @@ def near_equal_blocks(n: int) -> IR:
 
 
 INTERFACES = (
-    double_tower, changed_inputs, one_output, entry_points, nested_outputs, many_arguments, branches, constraints,
-    linked_symbols, sizes_from_data, placements, long_names, tied_keys, many_origins, repeated_calls, near_equal_blocks,
+    double_tower, changed_inputs, one_output, entry_points, mapped_entries, cached_layers, nested_outputs,
+    many_arguments, branches, constraints, linked_symbols, sizes_from_data, placements, long_names, tied_keys,
+    many_origins, repeated_calls, near_equal_blocks,
 )  # fmt: skip

@@ -4,10 +4,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from torch_ir.analysis import liveness, schedule
+from tests.damage.planning_files import DEVICE, PLAN
+from torch_ir.analysis import MemoryPlan, liveness, memory_plan_of, plan_memory, schedule
 from torch_ir.analysis.dependencies.partition import islands
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.cli.dispatch import main
+from torch_ir.entries import feeds_of
 from torch_ir.errors import TorchIRError
 from torch_ir.formats import save_protobuf
 from torch_ir.ir import IR, OpNode, TensorMeta
@@ -23,6 +25,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "check": ("check", "FILE"),
     "info": ("info", "FILE"),
     "cost": ("cost", "FILE"),
+    "cost on a device": ("cost", "FILE", "--device", "OUT/device.json", "--mode", "compiled"),
     "memory": ("memory", "FILE", "-o", "OUT/planned.json", "--picture", "OUT/plan.svg"),
     "draw": ("draw", "FILE", "-o", "OUT/graph.dot", "--max-nodes", "0"),
     "draw folded": ("draw", "FILE", "-o", "OUT/folded.mmd", "--fold", "--depth", "2"),
@@ -43,6 +46,8 @@ VERBS: dict[str, tuple[str, ...]] = {
     "diff markdown": ("diff", "FILE", "SECOND", "--exit-zero", "--markdown", "--origins", "--names"),
     "optimize explained": ("optimize", "FILE", "-o", "OUT/why.json", "--level", "full", "--explain"),
     "shard": ("shard", "FILE", "--plan", "OUT/plan.json", "--mesh", "tp=2", "-o", "OUT/shard.json"),
+    "shard by a plan": ("shard", "FILE", "--plan", "OUT/mesh.json", "-o", "OUT/mesh_shard.json"),
+    "llm": ("llm", "FILE"),
     "plan": ("plan", "FILE", "--devices", "4", "--memory", "1GB", "-o", "OUT/planned.json"),
     "quantize": ("quantize", "FILE", "--recipe", "int4-g64", "-o", "OUT/quantized.json"),
     "weights": ("weights", "check", "FILE", "WEIGHTS"),
@@ -52,11 +57,14 @@ VERBS: dict[str, tuple[str, ...]] = {
     "convert python": ("convert", "FILE", "-o", "OUT/graph.py"),
     "convert mlir": ("convert", "FILE", "-o", "OUT/graph.mlir"),
     "convert chakra": ("convert", "FILE", "--to", "chakra", "-o", "OUT/traces"),
+    "convert scale-sim": ("convert", "FILE", "--to", "scale-sim", "-o", "OUT/topology.csv"),
+    "convert timeloop": ("convert", "FILE", "--to", "timeloop", "-o", "OUT/problems"),
     "convert zigzag": ("convert", "FILE", "--to", "zigzag", "-o", "OUT/workload.yaml"),
 }
 _SUFFIXES = {"TEXT": ".ir", "GZIP": ".json.gz", "PROTOBUF": ".pb", "WEIGHTS": ".safetensors"}
 _TARGET = "from torch_ir import Target\n\nnone = Target('none')\n"
 _PLAN = '{"**": "rowwise"}'
+_MESH = {**PLAN, "axes": [{"axis": "tp", "ranks": 2, "rows": {"**": "rowwise"}}]}
 _CONTRACT = '{"name": "few", "ops": ["aten.relu.default", "aten.add.Tensor"]}'
 
 
@@ -97,6 +105,12 @@ def _move_nodes(ir: IR) -> None:
         rewrite(moved, [change], Knowledge.of(moved))
 
 
+def _read_plan(ir: IR) -> None:
+    """Read the memory plan that a file contains."""
+    ir.extensions[MemoryPlan.KEY] = plan_memory(ir).to_dict()
+    memory_plan_of(ir)
+
+
 def _specialize(ir: IR) -> None:
     """Set all open sizes, one half after the other."""
     names = list(ir.symbols)
@@ -115,16 +129,20 @@ FUNCTIONS: dict[str, Callable[[IR], object]] = {
     "moving rules": _move_nodes,
     "fold blocks": IR.fold_blocks,
     "specialize": _specialize,
+    "read memory plan": _read_plan,
+    "read entry map": feeds_of,
     "to opset": lambda ir: to_opset(ir, "core-aten"),
 }
 ALL = (*VERBS, *FUNCTIONS)
 
 
 def write_target(out: Path) -> None:
-    """Write the target, the contract and the plan for `lower`, `coverage` and `shard`."""
+    """Write the target, the contract, the plans and the device for `lower`, `coverage`, `shard` and `cost`."""
     (out / "target.py").write_text(_TARGET)
     (out / "contract.json").write_text(_CONTRACT)
     (out / "plan.json").write_text(_PLAN)
+    (out / "mesh.json").write_text(json.dumps(_MESH))
+    (out / "device.json").write_text(json.dumps(DEVICE))
 
 
 def write_other_files(ir: IR, file: Path) -> None:

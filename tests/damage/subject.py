@@ -31,6 +31,7 @@ class Kind:
 
 
 FILES: dict[str, Kind] = {}
+Json = dict[str, Any]
 _MEMORY = Path("/dev/shm")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.damage import graph_files, tensor_files  # noqa: F401 - they enter their kinds
+from tests.damage import graph_files, planning_files, tensor_files  # noqa: F401 - they enter their kinds
 from tests.damage.kinds import KINDS, damaged, every_cut_and_flip
 from tests.damage.subject import FILES, Kind, Subject, new_folder
 from torch_ir.errors import RuleError, TorchIRError

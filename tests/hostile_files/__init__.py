@@ -10,6 +10,7 @@ from tests.hostile_files import (
     operators,
     other_files,
     paths,
+    planning_files,
     protobuf,
     references,
     settings_files,
@@ -20,6 +21,6 @@ from tests.hostile_files import (
 FAMILIES = [
     malformed.FAMILY, structure.FAMILY, closed_lists.FAMILY, references.FAMILY, bombs.FAMILY, operators.FAMILY,
     paths.FAMILY, weights.FAMILY, gguf.FAMILY, protobuf.FAMILY, other_files.FAMILY, settings_files.FAMILY,
-    labels.FAMILY, controls.FAMILY,
+    planning_files.FAMILY, labels.FAMILY, controls.FAMILY,
 ]  # fmt: skip
 CASES = [case for family in FAMILIES for case in family]

@@ -1,10 +1,12 @@
 """Valid files that must load; otherwise the other cases would show nothing."""
 
+import json
 from pathlib import Path
 
 import torch
 
 import torch_ir
+from tests.damage import planning_files
 from tests.hostile_files import gguf
 from tests.hostile_files.case import Family, Make
 from tests.hostile_files.documents import document, graph, one_node, replaced, written
@@ -64,3 +66,6 @@ FAMILY.loaded("recipe", _text("r.toml", "[[layers]]\nmatch = '*'\nscheme = 'int8
 FAMILY.loaded("ranges", _text("r.json", '{"fc": [-1, 1]}'), opens="ranges")
 FAMILY.loaded("plan", _text("p.json", '{"fc": "colwise"}'), opens="plan")
 FAMILY.loaded("input", _weights, opens="input")
+FAMILY.loaded("device", _text("d.json", json.dumps(planning_files.DEVICE)), opens="device")
+FAMILY.loaded("mesh plan", _text("p.json", json.dumps(planning_files.PLAN)), opens="mesh plan")
+FAMILY.loaded("adapter", planning_files.write_adapter, opens="adapter")

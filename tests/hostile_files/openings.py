@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch_ir
+from tests.damage import planning_files
 from tests.hostile_files.shown import LeakError, check_drawn, check_program, check_text
 from torch_ir.cli.arguments.input_files import read_files
 from torch_ir.cli.arguments.input_specs import parse_inputs
@@ -116,6 +117,13 @@ OPENINGS: dict[str, Callable[[Path], None]] = {
     "recipe": lambda file: torch_ir.quantize(_layers(), Recipe.load(file)),
     "ranges": lambda file: torch_ir.quantize(_layers(), "w8a8", ranges=read_ranges(file)),
     "plan": lambda file: torch_ir.shard(_layers(), parse_document(read_text(file)), {"tp": 2}),
+    "device": planning_files.read_device,
+    "mesh plan": planning_files.read_plan,
+    "entry map": planning_files.read_entries,
+    "memory plan": planning_files.read_memory_plan,
+    "training facts": planning_files.read_training,
+    "adapter": planning_files.read_adapter,
+    "traces": lambda folder: planning_files.read_traces(folder, [7]),
     "input": lambda file: read_files(parse_inputs([f"@{file}"])),
     "printers": show,
     "questions": question,

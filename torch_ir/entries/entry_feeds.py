@@ -48,34 +48,44 @@ def feeds_of(ir: IR) -> list[Feed]:
     listed: Any = ir.extensions[EXTENSION].get("edges", [])
     if not isinstance(listed, list):
         raise GraphError(f"the edges of {EXTENSION} must be a list, not {listed!r:.60}")
-    found = []
+    found, places_of = [], EntryPlaces(graphs)
     for at, edge in enumerate(listed):
         values: dict[str, Any] = (
             {name: edge.get(key) for key, name in _FIELDS.items()} if isinstance(edge, dict) else {}
         )
         if not values or not all(isinstance(value, str) for value in values.values()):
             raise GraphError(f"edge {at} of {EXTENSION} must have the strings {', '.join(_FIELDS)}")
-        found.append(checked(graphs, Feed(**values, is_direct=edge.get("direct", True) is True)))
+        found.append(places_of.checked(Feed(**values, is_direct=edge.get("direct", True) is True)))
     return found
 
 
-def checked(graphs: dict[str, IR], feed: Feed) -> Feed:
-    """Return the feed; raise GraphError if one of its ends does not exist, or their types differ."""
-    for name in (feed.source, feed.target):
-        if name not in graphs:
-            raise GraphError(f"there is no entry point {name!r:.80}{did_you_mean(name, graphs)}")
-    made, taken = output_places(graphs[feed.source]), input_places(graphs[feed.target])
-    for end, entry, known in ((feed.place, feed.source, made), (feed.argument, feed.target, taken)):
-        if end not in known:
-            kind = "output" if known is made else "input"
-            raise GraphError(f"{entry!r:.80} has no {kind} {end!r:.80}{did_you_mean(end, known)}")
-    before, after = made[feed.place], taken[feed.argument]
-    if feed.is_direct and (before.dtype, _fixed(before)) != (after.dtype, _fixed(after)):
-        raise GraphError(
-            f"{feed.source}.{feed.place} is {before.dtype}{list(before.shape)}, but {feed.target}.{feed.argument} "
-            f"is {after.dtype}{list(after.shape)}"
-        )
-    return feed
+class EntryPlaces:
+    """The outputs and inputs of entry points by their paths, listed once for any number of feeds."""
+
+    def __init__(self, graphs: dict[str, IR]) -> None:
+        self._graphs = graphs
+        self._outputs: dict[str, dict[str, TensorMeta]] = {}
+        self._inputs: dict[str, dict[str, TensorMeta]] = {}
+
+    def checked(self, feed: Feed) -> Feed:
+        """Return the feed; raise GraphError if one of its ends does not exist, or their types differ."""
+        before = self._end(feed.source, feed.place, "output", self._outputs)
+        after = self._end(feed.target, feed.argument, "input", self._inputs)
+        if feed.is_direct and (before.dtype, _fixed(before)) != (after.dtype, _fixed(after)):
+            raise GraphError(
+                f"{feed.source:.80}.{feed.place:.80} is {before.dtype}{list(before.shape)}, but "
+                f"{feed.target:.80}.{feed.argument:.80} is {after.dtype}{list(after.shape)}"
+            )
+        return feed
+
+    def _end(self, entry: str, path: str, kind: str, listed: dict[str, dict[str, TensorMeta]]) -> TensorMeta:
+        if entry not in self._graphs:
+            raise GraphError(f"there is no entry point {entry!r:.80}{did_you_mean(entry, self._graphs)}")
+        if entry not in listed:
+            listed[entry] = _PLACES[kind](self._graphs[entry])
+        if path not in listed[entry]:
+            raise GraphError(f"{entry!r:.80} has no {kind} {path!r:.80}{did_you_mean(path, listed[entry])}")
+        return listed[entry][path]
 
 
 def describe(graphs: dict[str, IR], feeds: Iterable[Feed]) -> dict[str, Any]:
@@ -122,6 +132,9 @@ def plain_path(path: str) -> str:
 def places(tree: Tree, tensors: Sequence[T]) -> dict[str, T]:
     """Return the tensors in the slots of nested inputs or outputs by their paths."""
     return {plain_path(path) or ALONE: tensors[leaf] for path, leaf in leaves(tree) if isinstance(leaf, Slot)}
+
+
+_PLACES = {"output": output_places, "input": input_places}
 
 
 def _fixed(tensor: TensorMeta) -> list[int | None]:

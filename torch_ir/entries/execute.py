@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from torch import Tensor
@@ -41,15 +42,12 @@ def run_entries(ir: IR, weights: Mapping[str, Tensor], inputs: Mapping[str, Mapp
         if (feed.target, feed.argument) in given:
             raise ExecutionError(f"{feed.target}.{feed.argument} has another value than {feed.source}.{feed.place}")
         given.add((feed.target, feed.argument))
+    order = _in_order(names, feeds)
     executors = bind_entries(ir, weights)
     results: dict[str, Any] = {}
-    while len(results) < len(executors):
-        ready = [name for name in executors if name not in results and _sources(feeds, name) <= results.keys()]
-        if not ready:
-            raise ExecutionError(f"the map in extensions.{EXTENSION} has a cycle; call bind_entries")
-        for name in ready:
-            fed = {feed.argument: _value(results, feed) for feed in feeds if feed.target == name}
-            results[name] = executors[name](**{**inputs.get(name, {}), **fed})
+    for name, own in order:
+        fed = {feed.argument: _value(results, feed) for feed in own}
+        results[name] = executors[name](**{**inputs.get(name, {}), **fed})
     return results
 
 
@@ -59,8 +57,16 @@ def weights_read(ir: IR, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key: value for key, value in weights.items() if key in keys}
 
 
-def _sources(feeds: list[Feed], name: str) -> set[str]:
-    return {feed.source for feed in feeds if feed.target == name}
+def _in_order(names: Iterable[str], feeds: list[Feed]) -> list[tuple[str, list[Feed]]]:
+    """Return the entry points with their feeds, each after those that feed it."""
+    by_target: dict[str, list[Feed]] = {name: [] for name in names}
+    for feed in feeds:
+        by_target[feed.target].append(feed)
+    order = TopologicalSorter({name: {feed.source for feed in own} for name, own in by_target.items()})
+    try:
+        return [(name, by_target[name]) for name in order.static_order()]
+    except CycleError:
+        raise ExecutionError(f"the map in extensions.{EXTENSION} has a cycle; call bind_entries") from None
 
 
 def _value(results: Mapping[str, Any], feed: Feed) -> Any:
@@ -68,7 +74,11 @@ def _value(results: Mapping[str, Any], feed: Feed) -> Any:
     value = results[feed.source]
     if isinstance(value, Tensor):
         return value
-    for part in feed.place.split("."):
-        is_name = not part.isdigit() or (isinstance(value, Mapping) and part in value)
-        value = value[part if is_name else int(part)]
+    try:
+        for part in feed.place.split("."):
+            is_name = not part.isdecimal() or (isinstance(value, Mapping) and part in value)
+            value = value[part if is_name else int(part)]
+    except (LookupError, TypeError, ValueError):  # a key with a dot, or one that is not text
+        message = f"{feed.source:.80} returns {feed.place:.80} under another key; call bind_entries"
+        raise ExecutionError(message) from None
     return value

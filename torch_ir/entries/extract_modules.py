@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from torch_ir.capture import extract_ir
-from torch_ir.entries.entry_feeds import EXTENSION, Feed, checked, describe, list_weights
+from torch_ir.entries.entry_feeds import EXTENSION, EntryPlaces, Feed, describe, list_weights
 from torch_ir.errors import ExportError, GraphError
 from torch_ir.ir import IR
 
@@ -47,7 +47,8 @@ def extract_entries(
     name = model_name or (type(root).__name__ if root is model else "Modules")
     graphs = {each: _extract(root, entry, f"{name}.{each}", blocks) for each, entry in entries.items()}
     try:
-        found = [checked(graphs, _feed(target, source)) for target, source in (feeds or {}).items()]
+        places = EntryPlaces(graphs)
+        found = [places.checked(_feed(target, source)) for target, source in (feeds or {}).items()]
     except GraphError as error:
         raise ExportError(f"feeds: {error}") from error
     return join(graphs, found)

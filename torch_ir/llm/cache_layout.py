@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,9 +11,11 @@ from torch_ir.ir import IR, Branch, Slot, TensorMeta
 from torch_ir.ir.graph.attr_types import DTYPES
 from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ir.regroup.functions import further_entries
 
 DECODE = "decode"  # the function with the decode graph
 CACHE = "cache"  # the argument and the output with the cache
+_PLACE = re.compile(r"layers\.(\d{1,9})\..+", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -37,26 +40,24 @@ def cache_map(ir: IR) -> list[CacheTensor]:
     """Return the cache tensors of a graph from `extract_llm`, in layer order."""
     decode = decode_graph(ir)
     made, kept = cache_outputs(ir), cache_outputs(decode)
-    return [
-        CacheTensor(
-            name,
-            int(name.split(".")[1]),
-            made[name].name,
-            tensor.name,
-            kept[name].name if name in kept else None,
-            tensor.shape,
-            tensor.dtype,
-            _bytes(tensor),
-        )
-        for name, tensor in keyword_inputs(decode, CACHE).items()
-    ]
+    found = []
+    for name, tensor in keyword_inputs(decode, CACHE).items():
+        place = _PLACE.fullmatch(name)
+        if place is None or name not in made:
+            problem = "is not named as `layers.0.key`" if place is None else "is not an output of prefill"
+            raise GraphError(f"the cache tensor {name!r:.80} of decode {problem}")
+        layer, output = int(place[1]), kept[name].name if name in kept else None
+        taken = tensor.name, output, tensor.shape, tensor.dtype, _bytes(tensor)
+        found.append(CacheTensor(name, layer, made[name].name, *taken))
+    return found
 
 
 def decode_graph(ir: IR) -> IR:
     """Return the graph of one decode step; the prefill graph is `ir` itself."""
-    if DECODE not in ir.functions:
+    entries = further_entries(ir)
+    if DECODE not in entries:
         raise GraphError(f"{ir!r} has no function {DECODE!r}; make such a graph with torch_ir.llm.extract_llm")
-    return ir.functions[DECODE]
+    return entries[DECODE]
 
 
 def cache_outputs(ir: IR) -> dict[str, TensorMeta]:
@@ -73,7 +74,7 @@ def keyword_inputs(ir: IR, argument: str) -> dict[str, TensorMeta]:
 
 def _under(key: str, tree: Tree, tensors: list[TensorMeta]) -> dict[str, TensorMeta]:
     found = next((item for name, item in _items(tree) if name == key), None)
-    return {name: tensors[slot] for name, slot in _items(found) if isinstance(slot, Slot)}
+    return {name: tensors[slot] for name, slot in _items(found) if isinstance(slot, Slot) and isinstance(name, str)}
 
 
 def _items(tree: Tree) -> Iterator[tuple[str, Tree]]:

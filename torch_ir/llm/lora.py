@@ -18,6 +18,7 @@ from torch_ir.ir import IR, Branch, Dtype, OpNode, Origin, Param, Slot, TensorMe
 from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ir.regroup.functions import further_entries
 from torch_ir.llm.peft_adapter import AdaptedModule, Adapter, read_adapter, require_modules
+from torch_ir.ops.schema import name_arguments
 from torch_ir.ops.torch_types import dtype_name
 from torch_ir.run.weight_files import load_weights
 
@@ -34,8 +35,7 @@ def merge_lora(ir: IR, adapter: str | os.PathLike[str]) -> IR:
     `load_weights(folder / "adapter_model.safetensors")` together.
     """
     read = read_adapter(adapter)
-    ir = ir.clone()
-    found: set[str] = set()
+    ir, found = _with_names(ir), set[str]()
     for graph in (ir, *further_entries(ir).values()):
         found |= _Merging(graph, read).run()
     require_modules(read, found, _modules(ir))
@@ -49,8 +49,7 @@ def lora_as_inputs(ir: IR, adapters: Sequence[str | os.PathLike[str]]) -> IR:
     the model without an adapter, 1 for the first adapter, and so on. The ranks may differ.
     """
     read = [read_adapter(each) for each in adapters]
-    ir = ir.clone()
-    found: set[str] = set()
+    ir, found = _with_names(ir), set[str]()
     for graph in (ir, *further_entries(ir).values()):
         found |= _add_inputs(graph, read)
     for each in read:
@@ -73,6 +72,14 @@ def lora_inputs(adapters: Sequence[str | os.PathLike[str]], dtype: torch.dtype =
                     second[at, : module.rank] = tensors[module.up].T * module.scale
         found |= {f"{name}.A": first, f"{name}.B": second}
     return found
+
+
+def _with_names(ir: IR) -> IR:
+    """Return a copy whose nodes have their arguments by name."""
+    copy = ir.clone()
+    for node in copy.all_nodes():
+        name_arguments(node)
+    return copy
 
 
 class _Merging:

@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from torch_ir.errors import SerializationError, WeightLoadError, did_you_mean
+from torch_ir.ir.checks.limits import Limits
 from torch_ir.ir.json.json_text import parse_json, read_text
 from torch_ir.run.stored import Weight
 from torch_ir.run.weight_files import headers_of
 
 _CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
+_MOST_BYTES = 4 << 20  # of a configuration
+_MOST_COMPARED = 10_000_000  # patterns times modules
+_LONGEST = 1000  # characters of a pattern
 _DOWN, _UP, _NORM, _WHOLE = "down", "up", "norm", "whole"
 _PARTS = {  # the first that fits
     ".lora_A.weight": _DOWN,
@@ -83,7 +87,7 @@ def read_adapter(path: str | os.PathLike[str]) -> Adapter:
     """Read the configuration and the headers of an adapter; raise WeightLoadError for kinds that are not supported."""
     folder = Path(path)
     try:
-        config = parse_json(read_text(folder / _CONFIG))
+        config = parse_json(read_text(folder / _CONFIG, Limits(file_bytes=_MOST_BYTES)))
     except (SerializationError, ValueError, RecursionError) as error:
         raise WeightLoadError(f"{folder} is no adapter of PEFT: {error}") from error
     if not isinstance(config, dict):
@@ -97,15 +101,24 @@ def read_adapter(path: str | os.PathLike[str]) -> Adapter:
         suffix = next((suffix for suffix in _PARTS if key.endswith(suffix)), None)
         if suffix is None or not key.startswith(_PREFIX):
             raise WeightLoadError(f"{folder / _TENSORS}: {key!r:.120} is not a tensor of a LoRA adapter")
-        parts.setdefault(key[len(_PREFIX) : -len(suffix)], {})[_PARTS[suffix]] = key
-    modules = tuple(_module(folder, name, found, tensors, config) for name, found in parts.items())
+        part, found = _PARTS[suffix], parts.setdefault(key[len(_PREFIX) : -len(suffix)], {})
+        if part in found:
+            raise WeightLoadError(f"{folder / _TENSORS}: {key!r:.120} and {found[part]!r:.120} are the same part")
+        found[part] = key
+    patterns = _alpha_patterns(config, len(parts))
+    modules = tuple(_module(folder, name, found, tensors, config, patterns) for name, found in parts.items())
     if not modules:
         raise WeightLoadError(f"{folder / _TENSORS} contains no tensors")
     return Adapter(folder, modules, tensors, bool(config.get("fan_in_fan_out", False)))
 
 
 def _module(
-    folder: Path, name: str, parts: Mapping[str, str], tensors: Mapping[str, Weight], config: Mapping[str, Any]
+    folder: Path,
+    name: str,
+    parts: Mapping[str, str],
+    tensors: Mapping[str, Weight],
+    config: Mapping[str, Any],
+    patterns: Mapping[str, float],
 ) -> AdaptedModule:
     if parts.keys() == {_WHOLE}:
         return AdaptedModule(name, whole=parts[_WHOLE])
@@ -116,7 +129,10 @@ def _module(
         raise WeightLoadError(f"{name!r:.120} is a convolution; adapters of linear layers and embeddings are supported")
     if down[0] != up[1]:
         raise WeightLoadError(f"{folder / _TENSORS}: the factors of {name!r:.120} have the ranks {down[0]} and {up[1]}")
-    alpha = _by_pattern(config.get("alpha_pattern") or {}, name, config.get("lora_alpha", 8))
+    if not down[0]:
+        raise WeightLoadError(f"{folder / _TENSORS}: the factors of {name!r:.120} have rank 0")
+    alpha = _by_pattern(patterns, name)
+    alpha = _number(config.get("lora_alpha", 8), "lora_alpha") if alpha is None else alpha
     divisor = math.sqrt(down[0]) if config.get("use_rslora") else down[0]
     is_embedding = parts[_DOWN].endswith("lora_embedding_A")
     if _NORM in parts and is_embedding:
@@ -135,20 +151,30 @@ def _module(
     )
 
 
-def _by_pattern(patterns: Any, name: str, default: Any) -> float:
-    """Return the number for a module: of the first pattern that is the end of its name, else the default."""
+def _alpha_patterns(config: Mapping[str, Any], modules: int) -> dict[str, float]:
+    """Return the numbers of `alpha_pattern`; raise WeightLoadError for patterns that are not the ends of names."""
+    patterns: Any = config.get("alpha_pattern") or {}
     if not isinstance(patterns, dict):
         raise WeightLoadError("alpha_pattern is not an object")
-    for pattern, value in patterns.items():
-        plain = pattern.removeprefix("^")
-        if not plain.replace(".", "").replace("_", "").isalnum():
+    if len(patterns) * modules > _MOST_COMPARED:
+        raise WeightLoadError(f"alpha_pattern has {len(patterns)} patterns, too many for {modules} modules")
+    for pattern in patterns:
+        plain = pattern.removeprefix("^").replace(".", "").replace("_", "")
+        if len(pattern) > _LONGEST or not plain.isalnum():
             raise WeightLoadError(f"alpha_pattern {pattern!r:.60} is a regular expression, which is not supported")
-        if name == plain or (plain == pattern and name.endswith(f".{plain}")):
-            default = value
-            break
-    if isinstance(default, bool) or not isinstance(default, (int, float)):
-        raise WeightLoadError(f"lora_alpha is a number, not {default!r:.60}")
-    return float(default)
+    return {pattern: _number(value, f"alpha_pattern {pattern!r:.60}") for pattern, value in patterns.items()}
+
+
+def _number(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise WeightLoadError(f"{what} is a number, not {value!r:.60}")
+    return float(value)
+
+
+def _by_pattern(patterns: Mapping[str, float], name: str) -> float | None:
+    """Return the number of the first pattern that is the end of a module's name, or with `^` the name itself."""
+    dotted, whole = f".{name}", f"^{name}"
+    return next((value for end, value in patterns.items() if end == whole or dotted.endswith(f".{end}")), None)
 
 
 def require_modules(adapter: Adapter, found: set[str], known: set[str]) -> None:

@@ -2,8 +2,8 @@
 
 Some torch kernels trust their operands: they use a value as an address, divide by it unchecked, or loop as often as it
 says. So only the operators of an allow-list are folded. Each family below states why its kernels are safe on any values
-of the declared shapes and dtypes; other operators stay in the graph. `tests/hostile_values.py` calls every one of them
-at the limits of its domain.
+of the declared shapes and dtypes; other operators stay in the graph, or run in a separate process.
+`tests/hostile_values.py` calls every one of them at the limits of its domain.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_ir.ir import OpNode
+from torch_ir.ops.torch_types import TORCH_DTYPES
 
 
 class Family(NamedTuple):
@@ -81,14 +82,34 @@ FAMILIES = (
         frozenset(("div", "floor_divide", "fmod", "remainder", "true_divide")),
     ),
 )  # fmt: skip
+COMPUTED = Family(  # not folded, but computed to recognise the masks and tables of positions of language models
+    "reads every element of operands whose sizes are checked, or compares the numbers of rows with their count",
+    frozenset(
+        (
+            "__and__", "__or__", "bmm", "embedding", "full", "full_like", "matmul", "mm", "new_full", "new_ones",
+            "new_zeros", "ones", "ones_like", "outer", "scalar_tensor", "zeros", "zeros_like",
+        )
+    ),
+)  # fmt: skip
 _DIVISIONS = FAMILIES[-1].names
 _ALLOWED = frozenset().union(*(family.names for family in FAMILIES))
 
 
 def is_foldable(node: OpNode) -> bool:
     """Whether the kernel of a node is safe on any values of its inputs' shapes and dtypes, except where `traps`."""
+    return _is_one_of(node, _ALLOWED)
+
+
+def is_computable_here(node: OpNode) -> bool:
+    """Whether the kernel of a node is safe on any values, also where `traps` cannot be asked: no integer divides."""
+    if _is_one_of(node, _DIVISIONS) and not isinstance(node.attrs.get("other"), (int, float)):
+        return all(TORCH_DTYPES[tensor.dtype].is_floating_point for tensor in node.inputs)
+    return _is_one_of(node, _ALLOWED | COMPUTED.names) and not traps(node, {})
+
+
+def _is_one_of(node: OpNode, names: frozenset[str]) -> bool:
     namespace, _, name = node.op_type.partition(".")
-    return namespace == "aten" and (name in _ALLOWED or name.partition(".")[0] in _ALLOWED)
+    return namespace == "aten" and (name in names or name.partition(".")[0] in names)
 
 
 def traps(node: OpNode, values: Mapping[str, torch.Tensor]) -> bool:

@@ -16,7 +16,7 @@ from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.origins import modules_around
-from torch_ir.ir.graph.training_parts import EXTENSION
+from torch_ir.ir.graph.training_parts import EXTENSION, training_facts
 from torch_ir.ir.regroup.functions import STAGE, further_entries, outline
 from torch_ir.ops.effects import is_random, writes_in_place
 from torch_ir.pipeline.common import own_nodes, with_common
@@ -77,7 +77,7 @@ def _of_training(
     """Return the pipeline of a training step, with its further entry points cut in the same places."""
     if memory is not None or anywhere:
         raise PipelineError("a training step is cut between layers into a number of stages; give `stages` or `at`")
-    if ir.extensions[EXTENSION].get("micro_batches", 1) != 1:
+    if training_facts(ir).get("micro_batches", 1) != 1:
         raise PipelineError("the step is captured for several micro-batches; capture it for one, and run several")
     entry = further_entries(ir).get("forward")
     if entry is None:
@@ -191,13 +191,14 @@ def _bytes(amount: float) -> str:
 def _named(segments: Sequence[Segment], at: Sequence[str]) -> tuple[int, ...]:
     """Return the segments that begin with the named modules or nodes."""
     starts = [0]
+    first = _first_nodes(segments, set(at))
     for name in at:
-        found = next((number for number, segment in enumerate(segments) if _first_of(segment, name)), None)
-        if found is None:
+        if name not in first:
             nodes = [node for segment in segments for node in segment.nodes]
             known = [name for node in nodes for name in (node.name, *modules_around(node.origin.module)[1:])]
-            raise PipelineError(f"unknown module or node {name!r}{did_you_mean(name, dict.fromkeys(known))}")
-        if _first_of(segments[found], name) is not segments[found].nodes[0]:
+            raise PipelineError(f"unknown module or node {name!r:.80}{did_you_mean(name, dict.fromkeys(known))}")
+        found, node = first[name]
+        if node is not segments[found].nodes[0]:
             raise PipelineError(f"no stage can begin with {name!r}: a buffer is read before it and changed after it")
         if found <= starts[-1]:
             problem = "begins the first stage anyway" if not found else f"does not come after {at[len(starts) - 2]!r}"
@@ -206,9 +207,14 @@ def _named(segments: Sequence[Segment], at: Sequence[str]) -> tuple[int, ...]:
     return tuple(starts)
 
 
-def _first_of(segment: Segment, name: str) -> OpNode | None:
-    """Return the first node of a segment with this node or module name."""
-    return next((node for node in segment.nodes if name in (node.name, *modules_around(node.origin.module))), None)
+def _first_nodes(segments: Sequence[Segment], names: set[str]) -> dict[str, tuple[int, OpNode]]:
+    """Return the first node with each of these node or module names, and its segment."""
+    found: dict[str, tuple[int, OpNode]] = {}
+    for number, segment in enumerate(segments):
+        for node in segment.nodes:
+            for name in names.intersection((node.name, *modules_around(node.origin.module))):
+                found.setdefault(name, (number, node))
+    return found
 
 
 def _as_stages(ir: IR, segments: Sequence[Segment], starts: Sequence[int]) -> IR:

@@ -6,9 +6,11 @@ of one that is an input of another under the same name, such as a cache, stays s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
+from torch_ir.errors import ShardError
 from torch_ir.ir import IR, Branch, Slot, TensorMeta
 from torch_ir.ir.graph.io_tree import Tree, leaves
 from torch_ir.ir.graph.placements import REPLICATE, Placement, Shard, counted, parse
@@ -16,6 +18,9 @@ from torch_ir.ir.graph.training_parts import EXTENSION
 from torch_ir.ir.regroup.functions import further_entries
 
 _KEYWORDS = "[1]"  # the keyword arguments in the structure of a call
+_WILDCARDS = frozenset("*?[")
+_MOST_PATTERNS = 100  # each is compared with each input or output
+_LONGEST = 1000  # characters of a pattern
 
 
 def all_entries(ir: IR) -> Iterator[IR]:
@@ -29,7 +34,7 @@ class Ends:
     """Placements of inputs and outputs: as requested by name, else as their producer returns them, else replicated."""
 
     def __init__(self, ir: IR, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
-        self._inputs, self._outputs = inputs, outputs
+        self._inputs, self._outputs = _Requests(inputs), _Requests(outputs)
         further = (entry for body in further_entries(ir).values() for entry in all_entries(body))
         self._taken = {path for entry in further for path in _keyword_paths(entry)}
         self._carried: dict[str, Placement] = {}  # of values passed between entry points
@@ -38,7 +43,7 @@ class Ends:
         """Return the placement of each input of an entry point."""
         paths = {slot: path for path, slot in _keyword_paths(ir).items()}
         return [
-            _requested(self._inputs, tensor) or self._carried.get(paths.get(index, ""), REPLICATE)
+            self._inputs.of(tensor) or self._carried.get(paths.get(index, ""), REPLICATE)
             for index, tensor in enumerate(ir.graph_inputs)
         ]
 
@@ -48,7 +53,7 @@ class Ends:
         return [self._of_output(tensor, paths.get(index, ""), made) for index, tensor in enumerate(ir.graph_outputs)]
 
     def _of_output(self, tensor: TensorMeta, path: str, made: Callable[[TensorMeta], Placement]) -> Placement:
-        requested = _requested(self._outputs, tensor)
+        requested = self._outputs.of(tensor)
         if path not in self._taken:
             return requested or REPLICATE
         place = requested or self._carried.get(path) or made(tensor)
@@ -63,17 +68,29 @@ def gradients_of(ir: IR) -> dict[str, TensorMeta]:
         tree = entry.output_tree
         fields = dict(zip(tree.keys, tree.items, strict=True)) if isinstance(tree, Branch) and tree.keys else {}
         gradients = fields.get("gradients") if EXTENSION in entry.extensions else None
-        for key, slot in zip(gradients.keys, gradients.items, strict=True) if isinstance(gradients, Branch) else ():
+        is_dict = isinstance(gradients, Branch) and gradients.kind == "dict"
+        for key, slot in zip(gradients.keys, gradients.items, strict=True) if is_dict else ():
             if isinstance(slot, Slot) and entry.graph_outputs[slot].name in by_name:
                 found[key] = by_name[entry.graph_outputs[slot].name]
     return found
 
 
-def _requested(table: Mapping[str, str], tensor: TensorMeta) -> Placement | None:
-    for name, text in table.items():
-        if fnmatchcase(tensor.name, name):
-            return counted(parse(text), len(tensor.shape))
-    return None
+class _Requests:
+    """Placements by the name of a tensor, or by a pattern with `*`; the first that fits is taken."""
+
+    def __init__(self, table: Mapping[str, str]) -> None:
+        rows = [(at, name, parse(text)) for at, (name, text) in enumerate(table.items())]
+        self._exact = {name: (at, place) for at, name, place in rows if _WILDCARDS.isdisjoint(name)}
+        self._patterns = [(at, name, place) for at, name, place in rows if name not in self._exact]
+        if len(self._patterns) > _MOST_PATTERNS or any(len(name) > _LONGEST for _, name, _ in self._patterns):
+            raise ShardError(f"at most {_MOST_PATTERNS} placements may have '*', of {_LONGEST} characters each")
+
+    def of(self, tensor: TensorMeta) -> Placement | None:
+        """Return the placement of a tensor; None if there is no request for it."""
+        first, place = self._exact.get(tensor.name, (math.inf, None))
+        earlier = (each for at, name, each in self._patterns if at < first and fnmatchcase(tensor.name, name))
+        found = next(earlier, place)
+        return None if found is None else counted(found, len(tensor.shape))
 
 
 def _slots(tree: Tree) -> Iterable[tuple[str, int]]:

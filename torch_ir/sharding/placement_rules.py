@@ -115,7 +115,7 @@ def _is_pointwise(op_type: str) -> bool:
 def pointwise(placed: PlacedNode) -> Local | None:
     """Place every input like the largest sharded one; broadcast dimensions are replicated."""
     node = placed.node
-    rank = max(len(tensor.shape) for tensor in node.outputs)
+    rank = max((len(tensor.shape) for tensor in node.outputs), default=0)
     pairs = ((tensor, placed.places[name]) for name, tensor in zip(node.args, node.inputs, strict=True))
     cut = [(tensor, place) for tensor, place in pairs if isinstance(place, Shard)]
     if not cut:

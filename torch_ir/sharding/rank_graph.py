@@ -39,6 +39,7 @@ from torch_ir.sharding.styles import Style
 
 _NEAREST = (Replicate, Shard, Partial)  # preferred sources for moving a tensor, best first
 OUTSIDE = "\0"  # marks values that no module computes
+_UNFIT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 class Held(NamedTuple):
@@ -238,12 +239,15 @@ class RankGraph:
     def _operator(self, node: OpNode, places: dict[str, Placement], path: str) -> None:
         self.functions.update((name, self.ir.functions[name].clone()) for name in called_by([node]))
         placed = PlacedNode(node, places, self.whole.ranks, path or node.name)
-        local = self._answer(placed)
-        given = {
-            name: self.read(tensor, local.inputs.get(name, REPLICATE))
-            for name, tensor in zip(node.args, node.inputs, strict=True)
-        }
-        made = local.write(self.writer, given, placed) if local.write else self._same_node(node, local, given)
+        try:
+            local = self._answer(placed)
+            given = {
+                name: self.read(tensor, local.inputs.get(name, REPLICATE))
+                for name, tensor in zip(node.args, node.inputs, strict=True)
+            }
+            made = local.write(self.writer, given, placed) if local.write else self._same_node(node, local, given)
+        except _UNFIT as error:  # the arguments of an operator without shape rules are not checked
+            raise ShardError(f"{placed.where}: {node!r} has other arguments than its rule expects") from error
         for tensor, place, result in zip(node.outputs, local.outputs, made, strict=True):
             self._check(tensor, place, result, placed)
             self._keep(tensor, place, result, path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch_ir.errors import SerializationError
@@ -39,15 +39,27 @@ def trace_bytes(nodes: Iterable[TraceNode]) -> bytes:
 
 def changed_trace(data: bytes, change: Callable[[str, Any], Any]) -> bytes:
     """Return the trace with `change(name, value)` for the value of each attribute of each node."""
-    first, *rest = _frames(data)
-    parts = [_frame(first)]
-    for frame in rest:
-        node = message_class("chakra", "ChakraProtoMsg.Node").FromString(frame)
+    first, *rest = _frames(data) or [b""]
+    return b"".join([_frame(first), *(_framed(_changed(frame, at, change)) for at, frame in enumerate(rest))])
+
+
+def _changed(frame: bytes, number: int, change: Callable[[str, Any], Any]) -> Any:
+    """Return a node with changed attributes; those of other names have values of any type."""
+    message = message_class("chakra", "ChakraProtoMsg.Node")
+    from google.protobuf.message import DecodeError
+
+    where = f"node {number} of the trace"
+    try:
+        node = message.FromString(frame)
         for attr in node.attr:
-            field = attr.WhichOneof("value")
-            setattr(attr, field, change(attr.name, getattr(attr, field)))
-        parts.append(_framed(node))
-    return b"".join(parts)
+            field = _TYPES.get(attr.name)
+            if field is not None and attr.WhichOneof("value") != field:
+                raise SerializationError(f"{where}: attribute {attr.name} has no {field}", rule="R1")
+            if field is not None:
+                setattr(attr, field, change(attr.name, getattr(attr, field)))
+    except (DecodeError, ValueError) as error:  # not a message, or a number that does not fit
+        raise SerializationError(f"{where} cannot be read: {error!s:.80}", rule="R1") from None
+    return node
 
 
 def _framed(message: Any) -> bytes:
@@ -62,9 +74,9 @@ def _frame(body: bytes) -> bytes:
     return bytes([*length, left]) + body
 
 
-def _frames(data: bytes) -> Iterator[bytes]:
-    """Yield the messages of a file."""
-    at = 0
+def _frames(data: bytes) -> list[bytes]:
+    """Return the messages of a file."""
+    at, found = 0, []
     while at < len(data):
         size, shift = 0, 0
         while shift < 7 * _VARINT and at < len(data):
@@ -74,5 +86,6 @@ def _frames(data: bytes) -> Iterator[bytes]:
                 break
         if size > _MOST_BYTES or at + size > len(data):
             raise SerializationError("the trace is cut off", rule="R1")
-        yield data[at : at + size]
+        found.append(data[at : at + size])
         at += size
+    return found

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from torch_ir.errors import CommandError, SerializationError
-from torch_ir.ir.checks.limits import Limits
 from torch_ir.ir.files.atomic_write import write_bytes, write_text
 from torch_ir.ir.json.json_fields import field
 from torch_ir.ir.json.json_text import parse_document, read_bytes, read_text
 from torch_ir.simulators.chakra import FORMAT, INDEX
 from torch_ir.simulators.chakra_file import changed_trace
 
-_MOST_RANKS = 1 << 24
+_MOST_RANKS = 1 << 22
+_MOST_AXES = 64
 _PEERS = ("comm_src", "comm_dst")
 
 
@@ -69,7 +69,7 @@ def write_ranks(
             raise CommandError(f"unknown rank {rank}; the traces are of {numbering.count} ranks, numbered from 0")
         stage = numbering.stage(rank)
         if stage not in shared:
-            shared[stage] = read_bytes(Path(folder) / f"stage{stage}.et", Limits())
+            shared[stage] = read_bytes(Path(folder) / f"stage{stage}.et", follow=False)
 
         def of_rank(attr: str, value: Any, rank: int = rank) -> Any:
             if attr in _PEERS:
@@ -87,13 +87,13 @@ def write_ranks(
 
 
 def _numbering(folder: Path) -> Ranks:
-    record = parse_document(read_text(folder / INDEX))
+    record = parse_document(read_text(folder / INDEX, follow=False))
     if record.get("format") != FORMAT:
         raise SerializationError(f"format is {record.get('format')!r:.60}, not {FORMAT!r}", "$.format", rule="R4")
     count, stages = field(record, "ranks", int, "$"), field(record, "stages", int, "$")
     mesh = field(record, "mesh", dict, "$")
     found = Ranks(count, stages, mesh)
-    sizes = [stages, *mesh.values()]
-    if not all(type(size) is int and 0 < size <= _MOST_RANKS for size in [count, *sizes]) or count % found.positions:
+    is_counted = all(type(size) is int and 0 < size <= _MOST_RANKS for size in (count, stages, *mesh.values()))
+    if not is_counted or len(mesh) > _MOST_AXES or count % (found.positions * stages):
         raise SerializationError("the numbers of ranks, stages and the mesh do not fit together", "$.ranks", rule="R4")
     return found

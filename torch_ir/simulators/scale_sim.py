@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
+from torch_ir.errors import GraphError
 from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import write_text
 from torch_ir.simulators.layer_table import Layer, checked_layers, record_of
@@ -19,6 +21,7 @@ from torch_ir.simulators.layer_table import Layer, checked_layers, record_of
 _CONV = "Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Strides,"
 _GEMM = "Layer, M, N, K,"
 _DEPTH_WISE = "DP"
+_MOST_ROWS = 1_000_000
 
 
 def to_scale_sim(
@@ -26,7 +29,10 @@ def to_scale_sim(
 ) -> dict[str, Any]:
     """Write the layers as a topology file, with `gemm` all as matrix products; return what was written."""
     table = checked_layers(ir, sizes)
-    rows = [row for layer in table.layers for row in (_products(layer) if gemm else _convolutions(layer))]
+    made = (row for layer in table.layers for row in (_products(layer) if gemm else _convolutions(layer)))
+    rows = list(islice(made, _MOST_ROWS + 1))
+    if len(rows) > _MOST_ROWS:
+        raise GraphError(f"the layers have more than {_MOST_ROWS:,} independent products, each of which is a row")
     lines = [", ".join(map(str, row)) + "," for row in rows]
     write_text(path, "\n".join([_GEMM if gemm else _CONV, *lines, ""]))
     return {**record_of(table), "rows": len(rows)}

@@ -13,7 +13,7 @@ from torch_ir.capture.extract_model import extract_training_step
 from torch_ir.errors import ExportError, GraphError
 from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
-from torch_ir.ir.graph.training_parts import EXTENSION, OPTIMIZER
+from torch_ir.ir.graph.training_parts import EXTENSION, OPTIMIZER, training_facts
 from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.training.optimizer_binding import OptimizerBinding
@@ -88,12 +88,14 @@ def _check(
 def optimizer_state(ir: IR) -> dict[str, Tensor]:
     """Return the state of the optimiser before the first step, by the keys of the graph."""
     require_graph(ir, "optimizer_state")
-    facts = ir.extensions.get(EXTENSION)
-    if facts is None:
-        raise GraphError("the graph is not a training step; extract_training makes one")
-    start = facts["start"]
-    held = [(param.key or "", param) for param in ir.params if (param.key or "").startswith(f"{OPTIMIZER}.")]
-    return {
-        key: torch.full([int(size) for size in param.shape], start.get(key, 0.0), dtype=TORCH_DTYPES[param.dtype])
-        for key, param in held
-    }
+    start = training_facts(ir).get("start")
+    if not isinstance(start, dict) or not all(type(rate) in (int, float) for rate in start.values()):
+        raise GraphError(f"extensions.{EXTENSION}.start must be an object of numbers, not {start!r:.60}")
+    state = {}
+    for param in ir.params:
+        key = param.key or ""
+        if key.startswith(f"{OPTIMIZER}."):
+            if not all(isinstance(size, int) for size in param.shape):
+                raise GraphError(f"the state {key!r:.80} of the optimiser has a size that varies")
+            state[key] = torch.full(param.shape, start.get(key, 0.0), dtype=TORCH_DTYPES[param.dtype])
+    return state

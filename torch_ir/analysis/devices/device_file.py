@@ -39,6 +39,7 @@ _MOST_TEXT = 200
 _MOST_THREADS = 1 << 16
 _LONGEST = 1e6  # seconds
 _LARGEST = 1e30  # a size, or FLOPs per second
+_SMALLEST = 1e-30  # of all of these
 
 
 def device_path(kind: str) -> Path:
@@ -148,8 +149,9 @@ def _axis(axis: Any, path: str) -> tuple[float, ...]:
 
 def _number(value: Any, path: str, most: float, *, least: float | None = None) -> float:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not (0 < value <= most or value == least):
-        raise SerializationError(f"expected a number above 0, at most {most:g}, found {value!r:.60}", path, rule="R4")
+    if not is_number or not (_SMALLEST <= value <= most or value == least):
+        message = f"expected a number above 0, at most {most:g} and at least {_SMALLEST:g}, found {value!r:.60}"
+        raise SerializationError(message, path, rule="R4")
     return float(value)
 
 

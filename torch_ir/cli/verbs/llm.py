@@ -246,6 +246,7 @@ def _form_cache(ir: IR) -> list[dict[str, Any]]:
     return [
         {"name": name, "shape": tensor.shape, "dtype": tensor.dtype, "input": tensor.name, "output": made[name].name}
         for name, tensor in keyword_inputs(ir, "cache").items()
+        if name in made
     ]
 
 

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.errors import GraphError
+
+if TYPE_CHECKING:
+    from torch_ir.ir.graph.graph import IR
+
 BACKWARD = "backward"  # path of the module that computes gradients
 OPTIMIZER = "optimizer"  # prefix of the keys of optimiser state, and of the module paths of updates
 EXTENSION = "training"  # marks graphs with a backward part, and says how their state starts
+
+
+def training_facts(ir: IR) -> dict[str, Any]:
+    """Return what the file of a training step says about it; raise GraphError if the graph is not one."""
+    facts = ir.extensions.get(EXTENSION)
+    if facts is None:
+        raise GraphError("the graph is not a training step; extract_training makes one")
+    if not isinstance(facts, dict):
+        raise GraphError(f"extensions.{EXTENSION} must be an object, not {facts!r:.60}")
+    return facts
 
 
 def part_of_path(path: str) -> str:

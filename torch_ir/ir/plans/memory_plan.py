@@ -15,11 +15,13 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from torch_ir.errors import DeviceError, GraphError, SerializationError, suggestion
+from torch_ir.ir.graph.name_grammar import is_line
 from torch_ir.ir.json.json_fields import allow_keys, optional, typed
 from torch_ir.ir.json.json_fields import field as required
 
 MOST_BYTES = 1 << 62  # of a bank, and the largest offset
 _MOST_BANKS = 64
+_LONGEST_NAME = 100
 _MOST_STEPS = 1 << 22
 
 
@@ -32,8 +34,8 @@ class Bank:
     alignment: int = 1
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise DeviceError("a bank needs a name")
+        if not is_line(self.name, _LONGEST_NAME):
+            raise DeviceError(f"a bank needs a name of at most {_LONGEST_NAME} printable characters")
         if self.bytes is not None and not 0 < self.bytes <= MOST_BYTES:
             raise DeviceError(f"bank {self.name!r:.60} must have more than 0 bytes, and at most 2**62")
         if not 0 < self.alignment <= MOST_BYTES:

@@ -13,8 +13,9 @@ from torch_ir.ir import IR, Dim, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.ir.sizes.specialize import replace_symbols
 from torch_ir.ops.effects import is_pure
+from torch_ir.ops.foldable import is_computable_here
 from torch_ir.ops.torch_types import TORCH_DTYPES
-from torch_ir.run import IRExecutor
+from torch_ir.run import execute_ir
 
 _MOST_BYTES = 1 << 31  # of all tensors that a value is computed from
 
@@ -66,8 +67,8 @@ def values_at(
     weights = {
         param.key or param.name: _random(param) for param in part.params if not (param.param and param.param.data)
     }
-    made = IRExecutor(part, weights)(*(given[source] for source in inputs))
-    return list(made) if isinstance(made, (tuple, list)) else [made]
+    isolated = not all(map(is_computable_here, part.nodes))  # the graph may be of an untrusted file
+    return list(execute_ir(part, [given[source] for source in inputs], weights, isolated=isolated))
 
 
 def _nodes_of(graph: IR, tensors: Sequence[TensorMeta], stop: Iterable[TensorMeta]) -> list[OpNode]:

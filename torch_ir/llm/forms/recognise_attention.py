@@ -11,10 +11,12 @@ from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.llm.cache_layout import DECODE, cache_outputs, keyword_inputs
 from torch_ir.llm.forms.fixed_parts import fixed_tensors
 from torch_ir.llm.forms.mask_kinds import MaskKind, mask_kind
+from torch_ir.ops.schema import name_arguments
 
 SDPA = "aten.scaled_dot_product_attention.default"
 _PARTS = ("key", "value")
 _PLACE = re.compile(r"layers\.(0|[1-9]\d{0,5})\.(key|value)")
+_MOST_BETWEEN = 2000  # nodes that depend on keys, among which their attention is looked for
 _SOFTMAX = ("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
 _PRODUCTS = ("aten.matmul.default", "aten.bmm.default", "aten.baddbmm.default")
 _FACTORS = {"aten.mul.Tensor": 1, "aten.mul.Scalar": 1, "aten.div.Tensor": -1, "aten.div.Scalar": -1}
@@ -54,6 +56,10 @@ def cache_attention(ir: IR) -> list[CacheAttention]:
 
     What is not recognised raises GraphError with its layer: recurrent states, cross attention, masks of other kinds.
     """
+    if not all(node.has_named_args for node in ir.nodes):
+        ir = ir.clone()
+        for node in ir.nodes:
+            name_arguments(node)
     batch, seq = token_sizes(ir)
     fixed = fixed_tensors(ir)
     decode = ir.functions.get(DECODE)
@@ -119,7 +125,7 @@ def _ends(key: TensorMeta) -> Iterator[tuple[OpNode, list[OpNode]]]:
     """Yield the attention operators and softmaxes that read these keys, each with the nodes on the way."""
     left: list[tuple[OpNode, list[OpNode]]] = [(node, []) for node in key._uses]
     seen = set()
-    while left:
+    while left and len(seen) < _MOST_BETWEEN:
         node, before = left.pop(0)
         if node in seen or not node.outputs:
             continue
@@ -170,7 +176,7 @@ def _scores(end: OpNode, between: list[OpNode]) -> tuple[str, float | None, floa
         number = node.attrs.get("other")
         if node.op_type == "aten.tanh.default":
             before_tanh, factor = factor, 1.0
-        elif node.op_type in _FACTORS and isinstance(number, (int, float)):
-            factor *= number ** _FACTORS[node.op_type]
+        elif node.op_type in _FACTORS and isinstance(number, (int, float)) and number:
+            factor *= float(number) ** _FACTORS[node.op_type]
     query = product.inputs[-2].name
     return (query, factor, None) if before_tanh is None else (query, before_tanh * factor, factor)

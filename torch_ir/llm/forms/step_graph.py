@@ -20,6 +20,7 @@ from torch_ir.llm.forms.form_inputs import POSITION, Form
 from torch_ir.llm.forms.recognise_attention import cache_attention, token_sizes
 from torch_ir.llm.forms.step_writer import StepWriter
 from torch_ir.llm.forms.storage import STORAGES
+from torch_ir.ops.schema import name_arguments
 from torch_ir.ops.torch_types import TORCH_DTYPES
 
 LAYOUTS = ("slots", "paged")
@@ -59,6 +60,8 @@ def to_cache_form(
     length = _length(ir, max_length)
     graph = ir.clone()
     inline_all(graph)
+    for node in graph.nodes:
+        name_arguments(node)
     attention = cache_attention(graph)
     called = set(called_by(graph.nodes))
     graph.functions = {name: body for name, body in graph.functions.items() if name in called}

@@ -219,6 +219,8 @@ class StepWriter:
         graph = self.graph
         tensors = _named(graph.output_tree, graph.graph_outputs)
         outputs = {name: self.current.get(tensor, tensor) for name, tensor in tensors.items()}
+        if lost := next((place for place in self.inputs.cache if place not in self.stored), None):
+            raise GraphError(f"the cache tensor {lost!r:.80} is not computed from the tokens, so that it has no form")
         stored = [self.stored[place] for place in self.inputs.cache]
         graph.graph_outputs = [*outputs.values(), *stored]
         slots = list(map(Slot, range(len(outputs) + len(stored))))
@@ -238,6 +240,8 @@ class StepWriter:
 
 def _named(tree: Any, tensors: list[TensorMeta]) -> dict[str, TensorMeta]:
     """Return the outputs of a graph that are not in its cache."""
+    if not isinstance(tree, Branch) or tree.kind != "dict":
+        raise GraphError("prefill returns no dict of logits and cache; make such a graph with torch_ir.llm.extract_llm")
     pairs = zip(tree.keys, tree.items, strict=True)
     return {key: tensors[item] for key, item in pairs if isinstance(item, Slot)}
 

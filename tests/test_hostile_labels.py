@@ -1,0 +1,126 @@
+"""A graph whose names are hostile text, in every written language: its parser sees only text."""
+
+import ast
+import csv
+import json
+import xml.etree.ElementTree
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.graphs import mlp
+from tests.test_escaping import PAYLOADS, _seen
+from torch_ir import IR, diff, to_mlir, to_python
+from torch_ir.analysis import plan_memory
+from torch_ir.analysis.graph_diff.diff_text import as_markdown
+from torch_ir.draw import memory_picture
+from torch_ir.errors import TorchIRError
+from torch_ir.ir import Origin
+from torch_ir.ir.graph.name_grammar import is_line
+from torch_ir.simulators import to_scale_sim, to_timeloop, to_zigzag
+
+TEXTS = [text for text in PAYLOADS if is_line(text, 1000) and text.encode("utf-8", "ignore").decode() == text]
+_HARMLESS = {
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "code",
+    "p",
+    "strong",
+    "ul",
+    "li",
+    "details",
+    "summary",
+    "pre",
+}
+
+
+def hostile(text: str) -> IR:
+    """A graph with the text as the name of the model, of a module, a class, a line of code and a weight."""
+    ir = mlp()
+    ir.model_name = text
+    for node in ir.nodes:
+        node.origin = Origin(text, 0, text, text)
+    ir.modules = {text: text}
+    held = ir.params[0].param
+    assert held is not None
+    ir.params[0].param = type(held)((text,), held.kind)
+    return ir
+
+
+@pytest.fixture(scope="module")
+def graphs() -> list[IR]:
+    found = [hostile(text) for text in TEXTS]
+    assert len(found) > 50
+    for ir in found:
+        ir.check()
+    return found
+
+
+def test_markdown(graphs: list[IR]) -> None:
+    """`diff --markdown`, by a parser like those of code hosts."""
+    markdown = pytest.importorskip("markdown_it", reason="markdown-it-py is not installed").MarkdownIt(
+        "gfm-like", {"linkify": False}
+    )
+    for ir in graphs:
+        ir = ir.clone()
+        ir.nodes[0].attrs["text"] = ir.model_name
+        shown = as_markdown(diff(ir, mlp()), {})
+        tags = set(_seen(markdown.render(shown)).tags)
+        assert tags <= _HARMLESS, (ir.model_name, tags - _HARMLESS)
+
+
+def test_svg(graphs: list[IR]) -> None:
+    """The picture of a memory plan is XML of the same elements, whatever the names."""
+    kinds = set()
+    for ir in graphs:
+        found = xml.etree.ElementTree.fromstring(memory_picture(plan_memory(ir), ir.model_name))
+        kinds.add(tuple(each.tag for each in found.iter()))
+        assert not [each for each in found.iter() if "href" in each.attrib or "onload" in each.attrib]
+    assert len(kinds) == 1
+
+
+def test_html(graphs: list[IR]) -> None:
+    """What a notebook shows."""
+    plain = set(_seen(mlp()._repr_html_()).tags)
+    for ir in graphs:
+        assert set(_seen(ir._repr_html_()).tags) <= plain, ir.model_name
+
+
+@pytest.mark.parametrize("write", [to_mlir, to_python])
+def test_programs(write: Callable[[IR], str], graphs: list[IR]) -> None:
+    """MLIR and Python have as many lines, and Python the same statements, as for a graph of harmless names."""
+    lines, kinds = set(), set()
+    for ir in graphs:
+        try:
+            text = write(ir)
+        except TorchIRError:  # no attribute can be named after the weight
+            continue
+        lines.add(text.count("\n"))
+        if write is to_python:
+            kinds.add(tuple(type(node).__name__ for node in ast.parse(text).body))
+        assert all(character.isprintable() or character == "\n" for character in text), ir.model_name
+    assert len(lines) == 1
+    assert len(kinds) == (write is to_python)
+
+
+def test_files_of_simulators(graphs: list[IR], tmp_path: Path) -> None:
+    """Rows of CSV, documents of YAML and names of files are those of a graph of harmless names."""
+    for ir in graphs:
+        for node in ir.nodes:
+            node.name = f"={node.name},{node.name}"
+        to_scale_sim(ir, tmp_path / "topology.csv")
+        rows = list(csv.reader((tmp_path / "topology.csv").read_text().splitlines()))
+        assert [len(row) for row in rows] == [9, 9, 9]
+        assert not [row for row in rows if row[0].startswith(("=", "+", "-", "@"))]
+        to_zigzag(ir, tmp_path / "workload.yaml")
+        assert [layer["id"] for layer in yaml.safe_load((tmp_path / "workload.yaml").read_text())] == [0, 1]
+        to_timeloop(ir, tmp_path / "problems")
+    assert len(list((tmp_path / "problems").iterdir())) == 2
+    for path in (tmp_path / "problems").iterdir():
+        assert json.loads(path.read_text().removeprefix("problem: "))["version"] == 0.4
