@@ -147,6 +147,9 @@ def test_python_runs_scripts(tmp_path: Path, programs: Path) -> None:
     for command, has_torch in (([f"{programs}/python", "-u"], True), ([sys.executable], False)):
         done = subprocess.run([*command, str(script), "a", "-u"], capture_output=True, text=True, check=True)
         assert done.stdout == told.format(has_torch)
+    script.write_text("raise SystemExit('it failed')\n")
+    done = subprocess.run([f"{programs}/python", str(script)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "it failed\n")
     script.write_text("import sys\nprint('torch' in sys.modules)\nraise SystemExit(4)\n")
     done = subprocess.run([f"{programs}/python", str(script)], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (4, "False\n")

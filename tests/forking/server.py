@@ -165,7 +165,9 @@ def _run(entry: types.ModuleType) -> NoReturn:
     try:
         status = entry.main() or 0
     except SystemExit as end:
-        status = int(end.code or 0)
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     threading._shutdown()  # type: ignore[attr-defined]  # as Python ends, and multiprocessing its children
