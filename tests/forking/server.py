@@ -33,7 +33,7 @@ _ENTRIES = {
     "architectures": "tests.architectures.sweep", "python": "tests.forking.interpreter",
     "torchrun": "torch.distributed.run",
 }  # fmt: skip
-_PRELOADED = ("torch.export", "transformers.modeling_utils")
+_PRELOADED = ("torch.export", "transformers.modeling_utils", "onnxscript")
 # No effect on the start of Python and torch; if anything else differs, the program starts separately.
 _FREE = {
     "_", "COLUMNS", "LINES", "NO_COLOR", "OLDPWD", "PATH", "PWD", "PYTEST_CURRENT_TEST", "SHLVL", "TERM",
@@ -146,17 +146,27 @@ def _keep(connection: socket.socket) -> Request:
 
 
 def _warm_up() -> None:
-    """Capture a tiny model, so that no child has to import and set up for it."""
+    """Capture tiny models by every method, so that no child has to import and set up for it."""
     import torch_ir
     from torch_ir.cli.dispatch import build_parser
+    from torch_ir.llm import extract_llm
 
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # no fork has the threads of its parent, and would wait for them
     build_parser()  # which imports every verb
     for name in torch_ir.__all__:
         getattr(torch_ir, name)
     with warnings.catch_warnings(), torch.device("meta"):
         model, size = torch.nn.Linear(2, 2).eval(), torch.export.Dim("size", max=8)
         torch_ir.extract_ir(model, (torch.ones(2, 2),))
-        torch_ir.extract_ir(model, (torch.ones(2, 2),), dynamic_shapes=({0: size},))
+        for capture in ("auto", "export"):
+            torch_ir.extract_ir(model, (torch.ones(2, 2),), dynamic_shapes=({0: size},), capture=capture)
+    with suppress(ImportError):
+        from transformers import LlamaConfig
+
+        sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1}
+        extract_llm(LlamaConfig(vocab_size=8, **sizes))
+    torch.set_num_threads(threads)
 
 
 def _run(entry: types.ModuleType) -> NoReturn:
