@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch_ir.cli import main
@@ -15,15 +15,17 @@ ROOT = Path(__file__).parents[1]
 ERASE = "\r\x1b[K"
 
 
-def command(*arguments: str, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+def start(programs: Path | None = None) -> list[str]:
+    """The words that start the command; with the fixture `programs`, it is forked."""
+    return [sys.executable, "-m", "torch_ir"] if programs is None else [str(programs / "torch-ir")]
+
+
+def command(
+    *arguments: str, folder: Path = ROOT, programs: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """The command with its output in pipes."""
-    return subprocess.run(
-        [sys.executable, "-m", "torch_ir", *arguments],
-        cwd=folder,
-        env={**_environment(), **environment},
-        capture_output=True,
-        text=True,
-    )
+    words = [*start(programs), *arguments]
+    return subprocess.run(words, cwd=folder, env={**_environment(words), **environment}, capture_output=True, text=True)
 
 
 def failure(capsys, *arguments: str) -> str:
@@ -43,10 +45,8 @@ class Terminal:
         import pty
 
         self._master, slave = pty.openpty()
-        shown = {"TERM": "xterm", "COLUMNS": str(columns), **environment}
-        self._process = subprocess.Popen(
-            [sys.executable, *words], cwd=folder, env=_environment(shown), stdin=slave, stdout=slave, stderr=slave
-        )
+        shown = {**_environment(words), "TERM": "xterm", "COLUMNS": str(columns), **environment}
+        self._process = subprocess.Popen(words, cwd=folder, env=shown, stdin=slave, stdout=slave, stderr=slave)
         os.close(slave)
         self.text = ""
 
@@ -67,6 +67,7 @@ class Terminal:
         return re.sub(rf"[^\n]*{re.escape(ERASE)}", "", self.text)
 
 
-def _environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+def _environment(words: Sequence[str]) -> dict[str, str]:
+    """Python needs the path of this checkout; a forked program has its modules, and is not forked with other paths."""
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "TERM")}
-    return {**kept, "PYTHONPATH": str(ROOT), **(more or {})}
+    return {**kept, "PYTHONPATH": str(ROOT)} if words[0] == sys.executable else kept

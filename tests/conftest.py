@@ -7,13 +7,16 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests import browser
 from tests.forking import forked_programs
 from torch_ir import IR, explore
+
+if TYPE_CHECKING:  # it imports torch
+    from torch_ir import LocalRanks
 
 # Before anything imports torch, and in the environment of every process that a test starts. Threads of OpenMP that wait
 # do not spin: two workers with two threads each on two cores would take several times as long.
@@ -68,6 +71,24 @@ def programs() -> Iterator[Path | None]:
     """A folder with a `torch-ir` that is forked, and so starts in milliseconds; None where that cannot be."""
     with forked_programs() as folder:
         yield folder
+
+
+@pytest.fixture(scope="session")
+def _started_ranks() -> Iterator[list["LocalRanks"]]:
+    started: list[LocalRanks] = []
+    yield started
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def ranks(_started_ranks: list["LocalRanks"]) -> "LocalRanks":
+    """Four rank processes for all tests of this process; others if an error has ended those."""
+    from torch_ir import LocalRanks
+
+    if not _started_ranks or any(process.poll() is not None for process in _started_ranks[-1]._processes):
+        _started_ranks.append(LocalRanks(4))
+    return _started_ranks[-1]
 
 
 @pytest.fixture

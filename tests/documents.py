@@ -41,7 +41,8 @@ SKIPPED = ("make ", "pip install ", "git clone ", ". ")  # commands that build o
 LANGUAGES = ("python", "console", "text", "mermaid", "json", "toml")
 _LINKED = ("benchmarks", "catalogue", "examples", "tests")  # a page sees these folders of the repository
 _PATIENCE = 300  # seconds for one command
-_IMPORTED = ("sys.modules", "__subclasses__")  # words of a page that shows imported modules
+_BIN = Path(sys.executable).parent  # which a forked page replaces
+IMPORTED = ("sys.modules", "__subclasses__")  # words of a page that shows imported modules
 # torchao, which transformers imports if installed, warns about missing kernels
 _NOISE = re.compile(r"Failed to load .*torchao|W\d{4} .*torch/utils/_pytree\.py")
 _FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})(?P<language>\S*)\s*")
@@ -244,7 +245,7 @@ def commands(name: str, block: Block) -> Iterator[tuple[int, list[str], list[str
 
 
 def _run_command(command: str, first: Sequence[Path]) -> tuple[int, list[str]]:
-    programs = os.pathsep.join(map(str, [*first, Path(sys.executable).parent, os.environ.get("PATH", "")]))
+    programs = os.pathsep.join(map(str, [*first, _BIN, os.environ.get("PATH", "")]))
     environment = {**os.environ, "PATH": programs, "COLUMNS": "100", "NO_COLOR": "1"}
     done = subprocess.run(
         ["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -275,7 +276,7 @@ def run_page(path: Path, write: bool = False, programs: Path | None = None) -> s
     With a folder of forked programs, the process is one of them, unless the page shows what a process imports.
     """
     text = path.read_text(encoding="utf-8")
-    is_forked = programs is not None and not any(word in text for word in _IMPORTED)
+    is_forked = programs is not None and not any(word in text for word in IMPORTED)
     words = [f"{programs}/page"] if is_forked else [sys.executable, str(Path(__file__).resolve())]
     words += ["--here", *(["--write"] if write else []), *(["--programs", str(programs)] if programs else [])]
     with tempfile.TemporaryDirectory() as folder:

@@ -8,11 +8,17 @@ from pathlib import Path
 _PATH = re.compile(r"torch(\.\w+)*\._[A-Za-z]\w*(\.\w+)*")
 _BY_NAME = ("getattr", "hasattr", "setattr", "delattr", "attrgetter", "intercepted", "set_attribute")
 _NAMED_TUPLES = frozenset(("_asdict", "_fields", "_replace", "_make"))  # which Python writes with an underscore
-_TESTED = ("self", "cls", "super()")  # whose private attributes are those of the class
 
 
 def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
+
+
+def _is_own(node: ast.expr) -> bool:
+    """Whether an expression is `self`, `cls` or `super()`, whose private attributes are those of the class."""
+    if isinstance(node, ast.Call) and not node.args:
+        return getattr(node.func, "id", "") == "super"
+    return getattr(node, "id", "") in ("self", "cls")
 
 
 def defined_in(sources: Collection[str]) -> frozenset[str]:
@@ -25,8 +31,8 @@ def defined_in(sources: Collection[str]) -> frozenset[str]:
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 found.add(node.id)
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                found.update([node.attr] if ast.unparse(node.value) in _TESTED else [])
-            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__slots__":
+                found.update([node.attr] if _is_own(node.value) else [])
+            elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__slots__":
                 found.update(ast.literal_eval(node.value))
     return frozenset(filter(is_private, found))
 
@@ -92,7 +98,7 @@ def _attributes(
         path = _dotted(node, homes)
         if path:
             yield from [(node.lineno, path)] if _is_private_path(path) else []
-        elif ast.unparse(node.value) not in _TESTED and (node.attr not in ours or node.attr in theirs):
+        elif not _is_own(node.value) and (node.attr not in ours or node.attr in theirs):
             yield node.lineno, node.attr
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.command_line import ERASE, ROOT, Terminal, command
+from tests.command_line import ERASE, ROOT, Terminal, command, start
 from tests.test_draw import mlp
 from torch_ir.cli import progress as module
 from torch_ir.cli.progress import _Line, progress, show_progress
@@ -54,9 +54,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_verb_that_takes_long_says_so_at_a_terminal_alone(folder):
+def test_a_verb_that_takes_long_says_so_at_a_terminal_alone(folder, programs):
     """With --quiet, with NO_COLOR, on a dumb terminal and in pipes, only the output is written."""
-    words = ["-m", "torch_ir", "lower", "model.json", "--target", "slow.py:npu"]
+    words = [*start(programs), "lower", "model.json", "--target", "slow.py:npu"]
     wide = {"folder": folder, "columns": 120}  # the table is not cut
     watched = Terminal(*words, **wide)
     others = [
@@ -64,7 +64,7 @@ def test_a_verb_that_takes_long_says_so_at_a_terminal_alone(folder):
         Terminal(*words, **wide, NO_COLOR="1"),
         Terminal(*words, **wide, TERM="dumb"),
     ]
-    piped = command(*words[2:], folder=folder)
+    piped = command(*words[-4:], folder=folder, programs=programs)
     assert watched.wait() == piped.returncode == 0
     assert re.search(rf"{re.escape(ERASE)}torch-ir lower \d+ s", watched.text)
     assert watched.screen == piped.stdout
@@ -78,7 +78,7 @@ def test_a_verb_that_takes_long_says_so_at_a_terminal_alone(folder):
 
 def test_the_line_makes_way_for_everybody():
     """It is removed before other output, waits for the end of a line, fits the terminal and escapes text."""
-    terminal = Terminal("-c", TALKING, columns=40, folder=ROOT)
+    terminal = Terminal(sys.executable, "-c", TALKING, columns=40, folder=ROOT)
     assert terminal.wait() == 0
     assert terminal.screen == "half a line, and the rest\nto stderr\n"
     assert re.search(rf"{re.escape(ERASE)}working \d+ s", terminal.text)
@@ -93,14 +93,14 @@ from torch import nn
 
 class Slow(nn.Linear):
     def forward(self, x):
-        time.sleep(0.5)
+        time.sleep(0.1)
         return super().forward(x)
 
 class Deep(nn.Module):
     def __init__(self):
         super().__init__()
         self.head = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-        self.layers = nn.ModuleList(Slow(4, 4) for _ in range(12))
+        self.layers = nn.ModuleList(Slow(4, 4) for _ in range(6))
 
     def forward(self, x):
         for layer in self.layers:
@@ -109,17 +109,23 @@ class Deep(nn.Module):
 """
 
 
+IMPATIENT = """\
+from torch_ir.cli import main, progress
+
+progress._PATIENCE, progress._TICK = 0.1, 0.02
+raise SystemExit(main(["extract", "deep.py:Deep", "-i", "2x4", "-o", "deep.json"]))
+"""
+
+
 def test_the_line_names_the_layer_that_is_captured(folder):
     """It says which of how many, and about how long the others take."""
     (folder / "deep.py").write_text(DEEP)
-    terminal = Terminal(
-        *("-m", "torch_ir", "extract", "deep.py:Deep", "-i", "2x4", "-o", "deep.json"), folder=folder, columns=160
-    )
+    terminal = Terminal(sys.executable, "-c", IMPATIENT, folder=folder, columns=160)
     assert terminal.wait() == 0
-    shown = re.findall(r"layers\.(\d+) \((\d+) of 12\) \d+ s, about (\d+) s left", terminal.text)
+    shown = re.findall(r"layers\.(\d+) \((\d+) of 6\) \d+ s, about (\d+) s left", terminal.text)
     assert shown
     assert all(int(number) == int(name) + 1 for name, number, _ in shown)
-    assert all(int(left) <= 60 for _, _, left in shown)  # 0.5 s a layer on an idle machine
+    assert all(int(left) <= 60 for _, _, left in shown)  # 0.1 s a layer on an idle machine
 
 
 def test_messages_about_a_graph_name_it(monkeypatch):

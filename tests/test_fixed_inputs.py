@@ -198,13 +198,13 @@ def test_vision_language_models(family: str) -> None:
     assert verify(whole, model.state_dict(), model, (), test_kwargs={**given, **rest})[0]
 
 
-def test_command_line(tmp_path: Path) -> None:
+def test_command_line(tmp_path: Path, programs: Path | None) -> None:
     (tmp_path / "pieces.py").write_text(
         "import torch\n\n\nclass Pieces(torch.nn.Module):\n    def forward(self, x, lengths):\n"
         "        return torch.cat([part + 1 for part in x.split(lengths.tolist())])\n"
     )
     words = ("extract", "pieces.py:Pieces", "--input", "x=f32[6,4]", "-o", "p.json")
-    done = command(*words, "--fixed", "lengths=[1,3,2]", folder=tmp_path)
+    done = command(*words, "--fixed", "lengths=[1,3,2]", folder=tmp_path, programs=programs)
     assert done.returncode == 0, done.stderr
     nodes = json.loads((tmp_path / "p.json").read_text())["nodes"]
     assert [node["op_type"] for node in nodes][:2] == ["torch_ir.fixed_value.default", "aten.split_with_sizes.default"]
@@ -212,7 +212,7 @@ def test_command_line(tmp_path: Path) -> None:
         ("lengths", "--fixed lengths needs values: --fixed lengths=[[1,4,4]] or --input lengths=@FILE"),
         ("lengths=1x3", "--fixed lengths=1x3: '1x3' are not nested numbers, such as [[1,4,4]]"),
     ):
-        done = command(*words, "--input", "lengths=i64[3]", "--fixed", option, folder=tmp_path)
+        done = command(*words, "--input", "lengths=i64[3]", "--fixed", option, folder=tmp_path, programs=programs)
         assert (done.returncode, done.stderr.splitlines()) == (1, [f"torch-ir: error: {message}"])
 
 

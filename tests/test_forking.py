@@ -8,6 +8,7 @@ import pty
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ def tell(*what):
     os.replace("telling", "told")
 """
 _PATIENCE = 300  # seconds
+_HAS_TORCH = "'torch' in getattr(sys, 'mod' + 'ules')"  # does not look like code that shows modules
 
 
 class Program:
@@ -124,10 +126,47 @@ def test_it_ignores_the_signals_that_its_caller_ignores(is_forked: bool, tmp_pat
 
 
 def test_what_is_read_at_the_start_makes_it_start_by_itself(tmp_path: Path, programs: Path) -> None:
-    threads = str(int(os.environ.get("OMP_NUM_THREADS", "1")) + 2)
-    program = Program(programs, tmp_path, "tell('torch' in sys.modules)", env=_with(OMP_NUM_THREADS=threads))
+    program = Program(programs, tmp_path, "tell('torch' in sys.modules)", env=_with(PYTHONHASHSEED="7"))
     assert program.told() == [False]
     assert program.ended() == 0
+
+
+def test_threads_are_as_many_as_its_environment_says(tmp_path: Path, programs: Path) -> None:
+    code = "is_forked = 'torch' in sys.modules; import torch; tell(is_forked, torch.get_num_threads())"
+    program = Program(programs, tmp_path, code, env=_with(OMP_NUM_THREADS="3"))
+    assert program.ended() == 0
+    assert program.told() == [True, 3]
+
+
+def test_python_runs_scripts(tmp_path: Path, programs: Path) -> None:
+    """With their arguments and folder, as Python does; what shows imported modules is not forked."""
+    (tmp_path / "beside.py").write_text("NAME = 'beside'\n")
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys\nfrom beside import NAME\nprint(sys.argv[1:], __name__, {_HAS_TORCH}, NAME)\n")
+    told = "['a', '-u'] __main__ {} beside\n"
+    for command, has_torch in (([f"{programs}/python", "-u"], True), ([sys.executable], False)):
+        done = subprocess.run([*command, str(script), "a", "-u"], capture_output=True, text=True, check=True)
+        assert done.stdout == told.format(has_torch)
+    script.write_text("raise SystemExit('it failed')\n")
+    done = subprocess.run([f"{programs}/python", str(script)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "it failed\n")
+    script.write_text("import sys\nprint('torch' in sys.modules)\nraise SystemExit(4)\n")
+    done = subprocess.run([f"{programs}/python", str(script)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (4, "False\n")
+    done = subprocess.run(
+        [f"{programs}/python", "-c", "import sys; print('torch' in sys.modules)"], capture_output=True
+    )
+    assert done.stdout == b"False\n"
+
+
+def test_open_files_are_inherited(programs: Path) -> None:
+    """A server can only pass on the standard streams; a program with more is not forked."""
+    reader, writer = os.pipe()
+    code = f"import os; os.write({writer}, b'here')"
+    subprocess.run([f"{programs}/python", "-c", code], pass_fds=[writer], check=True)
+    os.close(writer)
+    assert os.read(reader, 9) == b"here"
+    os.close(reader)
 
 
 def test_torch_is_as_in_a_fresh_process(tmp_path: Path, programs: Path) -> None:

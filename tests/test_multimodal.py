@@ -66,7 +66,7 @@ def _keys(ir: IR) -> set[str]:
     return {key for each in ir.params if each.param and each.param.in_state_dict for key in each.param.keys}
 
 
-def test_tokens(llava: tuple[Any, dict[str, Any], IR], tmp_path: Path) -> None:
+def test_tokens(llava: tuple[Any, dict[str, Any], IR], tmp_path: Path, programs: Path | None) -> None:
     """From the file, from the optimised graphs, and from a checkpoint, the tokens are those of the model."""
     model, given, ir = llava
     model.save_pretrained(tmp_path / "checkpoint")
@@ -76,10 +76,8 @@ def test_tokens(llava: tuple[Any, dict[str, Any], IR], tmp_path: Path) -> None:
         assert is_valid, told
     with torch.no_grad():
         own = model.generate(**given, max_new_tokens=TOKENS, do_sample=False, pad_token_id=0, eos_token_id=None)
-    assert (
-        "the checkpoint fits"
-        in command("weights", "check", str(tmp_path / "llava.json"), str(tmp_path / "checkpoint")).stdout
-    )
+    done = command("weights", "check", "llava.json", "checkpoint", folder=tmp_path, programs=programs)
+    assert "the checkpoint fits" in done.stdout
     weights = load_weights(tmp_path / "checkpoint")
     assert torch.equal(generate(ir, weights, TOKENS, **given), own[:, given["input_ids"].shape[1] :])
 
@@ -170,15 +168,13 @@ def test_refused() -> None:
         )
 
 
-def test_command_line(tmp_path: Path, llava: tuple[Any, dict[str, Any], IR]) -> None:
+def test_command_line(tmp_path: Path, llava: tuple[Any, dict[str, Any], IR], programs: Path | None) -> None:
     """The inputs of a processor come from a file; --verify generates with them; the table lists the encoders."""
     model, given, _ = llava
     model.config.save_pretrained(tmp_path / "model")
     np.savez(tmp_path / "given.npz", **{name: value.numpy() for name, value in given.items()})
-    done = command(
-        "llm", str(tmp_path / "model"), "-o", str(tmp_path / "a.json"), "--input", f"@{tmp_path / 'given.npz'}",
-        "--verify", "3",
-    )  # fmt: skip
+    words = ("llm", "model", "-o", "a.json", "--input", "@given.npz", "--verify", "3")
+    done = command(*words, folder=tmp_path, programs=programs)
     assert done.returncode == 0, done.stderr
     assert "encode_image: " in done.stdout
     assert "project_image: " in done.stdout

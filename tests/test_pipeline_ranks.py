@@ -36,12 +36,6 @@ IDS = torch.arange(32).reshape(4, 8) * 7 % 32
 
 
 @pytest.fixture(scope="module")
-def ranks() -> Iterator[LocalRanks]:
-    with LocalRanks(4) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def pair() -> Iterator[LocalRanks]:
     with LocalRanks(2) as started:
         yield started

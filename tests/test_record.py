@@ -103,6 +103,14 @@ def test_a_placeholder_needs_no_values() -> None:
     assert ops(ir) == ops(recorded(Detour().eval(), X))
 
 
+def test_a_recording_holds_no_tensor_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data that left torch is forgotten at the end, or the capture would search every object of the process for it."""
+    searched: list[Any] = []
+    monkeypatch.setattr(gc, "get_referrers", lambda *objects: searched.append(objects) or [])
+    recorded(Detour().eval(), X)
+    assert searched == []
+
+
 def test_data_that_never_comes_back_has_its_place_too(executors: Any) -> None:
     """Its use in Python is unknown; an executor without results declares it irrelevant."""
     model = module(lambda self, x: x + 1 if np.median((x * 2).numpy()) > 9 else x - 1)

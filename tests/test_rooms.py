@@ -84,11 +84,16 @@ def _imports(node: ast.AST, at_once: bool) -> Iterator[Import]:
             # `from torch_ir import errors` imports the module itself, `from torch_ir.ir import IR` its parent
             names = [f"{child.module}.{alias.name}" for alias in child.names] if child.module == "torch_ir" else []
             yield from (Import(name, child.lineno, at_once) for name in names or [child.module or ""])
-        else:
-            later = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or (
-                isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        elif isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case)):  # expressions import nothing
+            later = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) or (
+                isinstance(child, ast.If) and "TYPE_CHECKING" in _names(child.test)
             )
             yield from _imports(child, at_once and not later)
+
+
+def _names(expression: ast.expr) -> set[str]:
+    nodes = list(ast.walk(expression))
+    return {getattr(node, "id", "") for node in nodes} | {getattr(node, "attr", "") for node in nodes}
 
 
 def room_of(path: Path) -> str:

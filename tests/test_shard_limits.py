@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -26,13 +27,13 @@ from torch_ir import (
 
 PAGE = Path(__file__).parent.parent / "docs" / "sharding.md"
 X = torch.ones(4, 8)
-LIMITS: dict[str, Callable[[], None]] = {}
+LIMITS: dict[str, Callable[..., None]] = {}
 
 
-def limit(row: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Register the demonstration of a row of the page, by its first words."""
+def limit(row: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register the demonstration of a row of the page, by its first words; its parameters are fixtures."""
 
-    def enter(shown: Callable[[], None]) -> Callable[[], None]:
+    def enter(shown: Callable[..., None]) -> Callable[..., None]:
         LIMITS[row] = shown
         return shown
 
@@ -109,7 +110,7 @@ def writing_in_place() -> None:
 
 
 @limit("`cond`, `scan` and other")
-def control_flow() -> None:
+def control_flow(ranks: LocalRanks) -> None:
     class Either(MLP):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             made = torch.relu(self.up(x))
@@ -123,8 +124,7 @@ def control_flow() -> None:
     assert re.fullmatch(
         r"OpNode\('cond.*\) cannot run in lockstep; run the ranks as processes", str(report.error_message)
     )
-    with LocalRanks(2) as ranks:
-        is_valid, report = verify_sharded(sharded, model, model.state_dict(), (X,), ranks=ranks)
+    is_valid, report = verify_sharded(sharded, model, model.state_dict(), (X,), ranks=ranks)
     assert is_valid, str(report)
 
 
@@ -140,7 +140,7 @@ def no_exchange() -> None:
 
 
 @limit("An executor keeps buffers")
-def state_of_one_run() -> None:
+def state_of_one_run(ranks: LocalRanks) -> None:
     class Count(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -152,12 +152,12 @@ def state_of_one_run() -> None:
 
     model, x = Count().eval(), torch.zeros(2)
     sharded = shard(extract_ir(model, (x,), strict=False), {}, {"tp": 2})
-    with LocalRanks(2) as ranks:
-        given = [ranks.run(sharded, (x,), {"calls": torch.zeros(2)})[0] for _ in range(2)]
+    given = [ranks.run(sharded, (x,), {"calls": torch.zeros(2)})[0] for _ in range(2)]
     assert [value.tolist() for value in given] == [[1.0, 1.0], [1.0, 1.0]]
 
 
 @pytest.mark.parametrize("row", LIMITS)
-def test_limit(row: str) -> None:
+def test_limit(row: str, request: pytest.FixtureRequest) -> None:
     """Each limitation is a one-line error, or behaves as the page says."""
-    LIMITS[row]()
+    check = LIMITS[row]
+    check(**{name: request.getfixturevalue(name) for name in inspect.signature(check).parameters})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,12 +31,6 @@ from torch_ir.run.stored import StoredTensor
 from torch_ir.run.stored_piece import StoredPiece
 
 IDS = torch.arange(32).reshape(4, 8) * 7 % 32
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[LocalRanks]:
-    with LocalRanks(4) as started:
-        yield started
 
 
 def tower(mesh: dict[str, int]) -> tuple[Tower, IR]:

@@ -118,11 +118,10 @@ def test_a_whole_buffer_is_the_same_on_all_ranks() -> None:
     assert report.error_message == "the new value of 'b_last' differs between rank 1 and rank 0"
 
 
-def test_processes_tell_of_changes_too() -> None:
+def test_processes_tell_of_changes_too(ranks: LocalRanks) -> None:
     model, _, sharded = remembering()
-    with LocalRanks(2) as ranks:
-        is_valid, report = verify_sharded(sharded, model, model.state_dict(), (X, Y), ranks=ranks)
-        (given,) = ranks.run(sharded, (X, Y), model.state_dict())
+    is_valid, report = verify_sharded(sharded, model, model.state_dict(), (X, Y), ranks=ranks)
+    (given,) = ranks.run(sharded, (X, Y), model.state_dict())
     assert is_valid, str(report)
     assert report.num_outputs == 4
     torch.testing.assert_close(given, model(X, Y.clone()))

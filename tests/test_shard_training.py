@@ -189,11 +189,10 @@ def test_a_step_from_a_file_is_optimised_and_sharded(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sequence", "fsdp"])
-def test_the_ranks_are_processes(name: str) -> None:
+def test_the_ranks_are_processes(name: str, ranks: LocalRanks) -> None:
     ir = captured()
     weights = {**decoder().state_dict(), **optimizer_state(ir)}
-    with LocalRanks(2) as ranks:
-        is_valid, report = verify_sharded(sharded(ir, name), ir, weights, (IDS, WORDS), ranks=ranks, atol=1e-6)
+    is_valid, report = verify_sharded(sharded(ir, name), ir, weights, (IDS, WORDS), ranks=ranks, atol=1e-6)
     assert is_valid, report
 
 

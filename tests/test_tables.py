@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import torch_ir
-from tests.command_line import Terminal, command
+from tests.command_line import Terminal, command, start
 from torch_ir.analysis.cost_model.text_table import aligned, cut
 
 ROWS = [["name", "count", "share", "where"], ["encoder.layers.0", "12", "50.0 %", "a"], ["x", "1", "3.0 %", "b, c"]]
@@ -46,7 +46,7 @@ def test_a_narrow_terminal_sees_what_matters_most(tmp_path):
     layers = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(2))).eval()
     torch_ir.extract_ir(layers, (torch.ones(1, 4),), strict=False).save(tmp_path / "model.json")
     words = ["cost", str(tmp_path / "model.json"), "--device", "peak=312TFLOPs,bw=2.0TB/s"]
-    narrow = Terminal("-m", "torch_ir", *words, columns=50)
+    narrow = Terminal(*start(), *words, columns=50)
     piped = command(*words).stdout
     assert narrow.wait() == 0
     tables = [text.split("\n\n")[1].splitlines() for text in (narrow.text, piped)]

@@ -1,6 +1,7 @@
 """Client of the fork server that acts as the program: pass everything on, wait, exit with the same status.
 
-Copied, with `FRESH` filled in: the command to run instead, where the server declines. It imports next to nothing.
+Copied, with `FRESH` filled in: the command to run instead, where the server declines. It imports next to nothing. Only
+the standard streams can be passed on, so that a program with other open files is run directly.
 """
 
 import os
@@ -14,8 +15,13 @@ _PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 def main() -> None:
     """Run this program in the server, or directly if the server says so or is gone."""
+    inherited = [
+        name for name in os.listdir("/proc/self/fd") if int(name) > 2 and os.path.exists(f"/proc/self/fd/{name}")
+    ]
     server = socket.socket(socket.AF_UNIX)
     try:
+        if inherited:
+            raise OSError
         server.connect(os.path.join(os.path.dirname(sys.argv[0]), "socket"))
         words = [os.fsencode(word) for word in sys.argv]
         variables = [name + b"=" + value for name, value in os.environb.items()]

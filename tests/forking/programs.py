@@ -16,6 +16,8 @@ _BIN = Path(sys.executable).parent
 FRESH = {
     "torch-ir": [str(_BIN / "torch-ir")],
     "pytorch-ir": [str(_BIN / "pytorch-ir")],
+    "python": [sys.executable],
+    "torchrun": [sys.executable, "-m", "torch.distributed.run"],
     "page": [sys.executable, str(ROOT / "tests" / "documents.py")],
     "architectures": [sys.executable, "-m", "tests.architectures.sweep"],
 }

@@ -25,18 +25,25 @@ from typing import NoReturn
 import numpy
 import torch
 
+from tests.forking import interpreter
 from torch_ir.run.confine import end_with_parent
 
 _ENTRIES = {
     "torch-ir": "torch_ir.cli.dispatch", "pytorch-ir": "torch_ir.cli.dispatch", "page": "tests.documents",
-    "architectures": "tests.architectures.sweep",
+    "architectures": "tests.architectures.sweep", "python": "tests.forking.interpreter",
+    "torchrun": "torch.distributed.run",
 }  # fmt: skip
-_PRELOADED = ("torch.export", "transformers.modeling_utils")
+_PRELOADED = ("torch.export", "transformers.modeling_utils", "onnxscript")
 # No effect on the start of Python and torch; if anything else differs, the program starts separately.
 _FREE = {
     "_", "COLUMNS", "LINES", "NO_COLOR", "OLDPWD", "PATH", "PWD", "PYTEST_CURRENT_TEST", "SHLVL", "TERM",
     "TORCHINDUCTOR_CACHE_DIR", "TORCH_IR_CACHE",
+    "GLOO_SOCKET_IFNAME", "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+    "MASTER_PORT", "RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "WORLD_SIZE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE",
 }  # fmt: skip
+_THREADS = "OMP_NUM_THREADS"  # a fork can change it, but not from a number to none
 # Also commands that work without torch, which is worth testing and fast, and `doctor`.
 _LIGHT = {"completion", "cost", "diff", "doctor", "draw", "help", "info", "ops"}
 
@@ -53,8 +60,17 @@ class Request:
 
     @property
     def is_for_a_fork(self) -> bool:
-        verb = (self.words[1:2] or ["help"])[0]
-        return verb not in _LIGHT and _read_at_start(self.environment) == _STARTED
+        if _read_at_start(self.environment) != _STARTED or (
+            _THREADS in os.environ and _THREADS not in self.environment
+        ):
+            return False
+        if self.name == "python":
+            return interpreter.is_known(self.words[1:], self.folder)
+        return (self.words[1:2] or ["help"])[0] not in _LIGHT
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.words[0])
 
     def take_over(self) -> None:
         """Be the process of this program."""
@@ -65,17 +81,20 @@ class Request:
             os.dup2(stream, number)
             os.close(stream)
         sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # type: ignore[union-attr]  # a TextIOWrapper
+        if self.environment.get(_THREADS) != os.environ.get(_THREADS):
+            torch.set_num_threads(int(self.environment[_THREADS]))
         os.environ.clear()
         os.environ.update(self.environment)
         os.chdir(self.folder)
-        sys.argv, sys.path[0] = self.words, os.path.dirname(self.words[0])
+        programs = os.path.dirname(self.words[0])
+        sys.argv, sys.path[0], sys.executable = self.words, programs, os.path.join(programs, "python")
         sys.modules["__main__"] = types.ModuleType("__main__")
         numpy.random.seed()
         torch.seed()
 
 
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name not in _FREE}
+    return {name: value for name, value in environment.items() if name not in _FREE and name != _THREADS}
 
 
 _STARTED = _read_at_start(os.environ)  # before preloaded modules change it
@@ -127,26 +146,38 @@ def _keep(connection: socket.socket) -> Request:
 
 
 def _warm_up() -> None:
-    """Capture a tiny model, so that no child has to import and set up for it."""
+    """Capture tiny models by every method, so that no child has to import and set up for it."""
     import torch_ir
     from torch_ir.cli.dispatch import build_parser
+    from torch_ir.llm import extract_llm
 
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # no fork has the threads of its parent, and would wait for them
     build_parser()  # which imports every verb
     for name in torch_ir.__all__:
         getattr(torch_ir, name)
     with warnings.catch_warnings(), torch.device("meta"):
         model, size = torch.nn.Linear(2, 2).eval(), torch.export.Dim("size", max=8)
         torch_ir.extract_ir(model, (torch.ones(2, 2),))
-        torch_ir.extract_ir(model, (torch.ones(2, 2),), dynamic_shapes=({0: size},))
+        for capture in ("auto", "export"):
+            torch_ir.extract_ir(model, (torch.ones(2, 2),), dynamic_shapes=({0: size},), capture=capture)
+    with suppress(ImportError):
+        from transformers import LlamaConfig
+
+        sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1}
+        extract_llm(LlamaConfig(vocab_size=8, **sizes))
+    torch.set_num_threads(threads)
 
 
 def _run(entry: types.ModuleType) -> NoReturn:
     """Run a program to its end without interpreter shutdown, which would take longer than most programs."""
     status = 1
     try:
-        status = entry.main()
+        status = entry.main() or 0
     except SystemExit as end:
-        status = int(end.code or 0)
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     threading._shutdown()  # type: ignore[attr-defined]  # as Python ends, and multiprocessing its children
@@ -169,7 +200,7 @@ def main() -> NoReturn:
     gc.freeze()  # children share these pages until they are written to
     request = serve(listener)
     request.take_over()
-    _run(entries[os.path.basename(request.words[0])])
+    _run(entries[request.name])
 
 
 if __name__ == "__main__":

@@ -107,13 +107,14 @@ def race(
     names = list(actions)
     calls = {name: _calls(action, clock) for name, action in actions.items()}
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(repeat):
-        first = number % len(names)
-        with _uncollected():
+    with _uncollected():
+        for number in range(repeat):
+            first = number % len(names)
             for name in (*names[first:], *names[:first]):
                 actions[name]()  # not timed: threads and caches are still those of another action
                 seconds[name].append(_turn(actions[name], calls[name], clock))
-        progress(number + 1)
+            gc.collect(1)  # the garbage of a round is young; collecting all may take longer than the round
+            progress(number + 1)
     base = seconds[names[0]]
     return {
         name: Timing(Spread.of(taken), Spread.of([one / other for one, other in zip(taken, base, strict=True)]))
@@ -137,7 +138,7 @@ def _turn(action: Action, calls: int, clock: Callable[[], float]) -> float:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Disable garbage collection."""
+    """Collect all garbage, then disable automatic collection."""
     gc.collect()
     gc.disable()
     try:
