@@ -44,6 +44,7 @@ class PlacedNode:
     places: Mapping[str, Placement]
     ranks: int
     where: str
+    capacity: float | None = None  # of a module that sends tokens to experts
 
     def place(self, argument: str) -> Placement:
         """Return the placement of an argument; replicated if it is absent."""

@@ -7,17 +7,25 @@ the rank's own rows of a tensor, are computed once. So one graph serves all rank
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.analysis.shapes.size_polynomials import product
 from torch_ir.errors import ShapeError, ShardError
 from torch_ir.ir import IR, Dim, Expr, MemoryFormat, OpNode, Origin, Param, TensorMeta
 from torch_ir.ir.graph.free_names import fresh
-from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Shard, rank_key
+from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Routed, Shard, rank_key
 
 NEW = {"dtype": None, "layout": None, "device": None, "pin_memory": None}  # the defaults of a factory function
 _NOWHERE = Origin()
+
+
+class Route(NamedTuple):
+    """How rows are sent to the ranks of their experts and back, on one rank."""
+
+    ends: TensorMeta  # of the rows of each of the rank's experts
+    slots: TensorMeta  # where each received row is among them
+    back: TensorMeta  # where each of the rank's own rows is among those that come back
 
 
 class Writer:
@@ -34,6 +42,7 @@ class Writer:
         self.written: list[OpNode] = []  # the others
         self.decided: dict[tuple[Any, ...], TensorMeta] = {}  # rank-dependent values
         self.rank: TensorMeta | None = None
+        self.routes: dict[Routed, Route] = {}
         self.origin = _NOWHERE
         self._shapes = shapes
         self._is_function, self._infers = is_function, infers
@@ -103,6 +112,8 @@ class Writer:
         """Redistribute a value from one placement to another."""
         if before == after or (isinstance(after, Partial) and after.is_of(before)):
             return tensor
+        if isinstance(before, Routed):
+            return self._returned(tensor, before, after)
         if isinstance(before, Partial) and isinstance(after, Partial):
             return self._once(self._reduced(tensor, before, REPLICATE))
         if isinstance(before, Partial):
@@ -148,7 +159,7 @@ class Writer:
             attrs = {"reduce_op": reduction, "group_size": self.ranks, "group_name": self.axis}
             shape = local if given.shape[1:] == local[1:] else (1, *local)
             made = self._waited("_c10d_functional.reduce_scatter_tensor.default", {"input": given}, attrs, shape)
-            made = made if made.shape == local else self._viewed(made, local)
+            made = made if made.shape == local else self.viewed(made, local)
         else:
             made = self._waited("_c10d_functional.all_reduce.default", {"input": tensor}, attrs, tensor.shape)
         if before.reduction == "avg":
@@ -167,13 +178,14 @@ class Writer:
         return self._rearranged(tensor, apart, order, [self.ranks, *local]), local
 
     def _rearranged(self, tensor: TensorMeta, apart: list[Any], order: list[int], together: list[Any]) -> TensorMeta:
-        split = self._viewed(tensor, apart)
+        split = self.viewed(tensor, apart)
         turned = self.add("aten.permute.default", {"self": split}, {"dims": order}, shape=[apart[dim] for dim in order])
         if not self._infers:
             turned.stride = tuple(range(1, len(order) + 1))  # any that is not row-major
-        return self._contiguous(self._viewed(turned, together))
+        return self._contiguous(self.viewed(turned, together))
 
-    def _viewed(self, tensor: TensorMeta, shape: Sequence[Any]) -> TensorMeta:
+    def viewed(self, tensor: TensorMeta, shape: Sequence[Any]) -> TensorMeta:
+        """Return a tensor with another shape."""
         sizes = [Expr(size) if isinstance(size, str) else size for size in shape]
         return self.add("aten.reshape.default", {"self": tensor}, {"shape": sizes}, shape=shape)
 
@@ -190,6 +202,33 @@ class Writer:
         hints = [product(self.ranks, size) for tensor in inputs.values() for size in tensor.shape[:1]]
         begun = self.add(op_type, inputs, attrs, hints=hints, shape=shape)
         return self.add("_c10d_functional.wait_tensor.default", {"tensor": begun}, {}, shape=shape)
+
+    def exchanged(self, tensor: TensorMeta) -> TensorMeta:
+        """Send the n-th of equal pieces of the first dimension to the n-th rank, and join the received ones."""
+        sizes = [int(tensor.shape[0]) // self.ranks] * self.ranks
+        attrs = {"output_split_sizes": sizes, "input_split_sizes": sizes, "group_name": self.axis}
+        op_type = "_c10d_functional.all_to_all_single.default"
+        return self._waited(op_type, {"input": self._contiguous(tensor)}, attrs, tensor.shape)
+
+    def chosen(self, tensor: TensorMeta, index: TensorMeta, name: str = "") -> TensorMeta:
+        """Select rows by their numbers."""
+        inputs, shape = {"self": tensor, "index": index}, (*index.shape, *tensor.shape[1:])
+        return self.add("aten.index_select.default", inputs, {"dim": 0}, name, shape=shape)
+
+    def require(self, condition: TensorMeta, message: str) -> None:
+        """Let a run fail with this message unless the condition is true."""
+        name = fresh("assert_async", self._taken) if self._infers else "assert_async"
+        self.append(
+            OpNode(name, "aten._assert_async.msg", [condition], [], {"assert_msg": message}, args=["self"],
+                   origin=self.origin)
+        )  # fmt: skip
+
+    def _returned(self, tensor: TensorMeta, before: Routed, after: Placement) -> TensorMeta:
+        """Send the rows of experts back to the ranks of their tokens."""
+        route = self.routes.get(before)
+        if route is None or after != Routed("rows", before.home, int(route.back.shape[0])):
+            raise ShardError(f"{self.origin.module}: {tensor.name!r} is sorted by expert on each rank, and has no whole")
+        return self.chosen(self.exchanged(self.chosen(tensor, route.slots)), route.back)
 
     # -- rank-dependent values ----------------------------------------------------------------------------------------
 
