@@ -7,6 +7,8 @@ No row is dropped: a graph whose messages can be too small checks that they are 
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch_ir.ir import Dtype, TensorMeta
 from torch_ir.sharding.rank_writer import NEW, Route, Writer
 
@@ -33,7 +35,8 @@ def sent(writer: Writer, rows: TensorMeta, ends: TensorMeta, capacity: int) -> t
     sums = writer.add("aten.sub.Tensor", {"self": by_rank, "other": starts}, {"alpha": 1}, shape=(ranks, experts))
     got, sums = writer.exchanged(message), writer.exchanged(sums)
     order = _order(writer, sums, place)
-    slots = writer.add("aten.argsort.default", {"self": order}, {"dim": 0, "descending": False}, shape=order.shape)
+    attrs: dict[str, Any] = {"dim": 0, "descending": False}
+    slots = writer.add("aten.argsort.default", {"self": order}, attrs, shape=order.shape)
     attrs = {"dim": [0], "keepdim": False, "dtype": _INT32}
     found = writer.add("aten.sum.dim_IntList", {"self": sums}, attrs, shape=(experts,))
     back = _way_back(writer, own, first, last, capacity)
@@ -43,7 +46,7 @@ def sent(writer: Writer, rows: TensorMeta, ends: TensorMeta, capacity: int) -> t
 def _check(writer: Writer, last: TensorMeta, first: TensorMeta, capacity: int) -> None:
     """Let the run fail if a rank has more rows for another one than a message has room for."""
     count = writer.add("aten.sub.Tensor", {"self": last, "other": first}, {"alpha": 1}, shape=last.shape)
-    fits = writer.add("aten.le.Scalar", {"self": count}, {"other": capacity}, shape=last.shape)
+    fits = writer.add("aten.le.Scalar", {"self": count}, {"other": capacity}, shape=last.shape, dtype="bool")
     fit = writer.add("aten.all.default", {"self": fits}, {}, shape=())
     where = writer.origin.module or "experts"
     message = f"{where}: more than {capacity} rows of a rank go to another one; raise the capacity of all_to_all"
@@ -59,7 +62,7 @@ def _order(writer: Writer, sums: TensorMeta, place: TensorMeta) -> TensorMeta:
     expert = writer.add("aten.searchsorted.Tensor", inputs, _ABOVE, shape=shape)
     flat = writer.viewed(expert, [shape[0] * shape[1]])
     attrs = {"stable": True, "dim": 0, "descending": False}
-    return writer.add("aten.argsort.stable", {"self": flat}, attrs, shape=flat.shape)
+    return writer.add("aten.argsort.stable", {"self": flat}, attrs, shape=flat.shape, dtype="int64")
 
 
 def _way_back(writer: Writer, own: int, first: TensorMeta, last: TensorMeta, capacity: int) -> TensorMeta:

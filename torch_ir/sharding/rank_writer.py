@@ -57,14 +57,15 @@ class Writer:
         name: str = "",
         hints: Sequence[Dim] = (),
         shape: Iterable[Dim] | None = None,
+        dtype: str = "",
     ) -> TensorMeta:
         """Add a node with one output, named after its operator; `hints` are sizes that it may have.
 
-        `shape` is that of the output if it is known; its dtype is that of `self`, or of the first input.
+        `shape` is that of the output if it is known, and `dtype` its dtype if not that of `self`, or the first input.
         """
         if not self._infers and shape is not None:
             name = name or op_type.split(".")[1]
-            made = [TensorMeta(name, shape, inputs.get("self", next(iter(inputs.values()))).dtype)]
+            made = [TensorMeta(name, shape, dtype or inputs.get("self", next(iter(inputs.values()))).dtype)]
             self.append(OpNode(name, op_type, inputs.values(), made, attrs, args=inputs, origin=self.origin))
             return made[0]
         made = self.add_several(op_type, inputs, attrs, name, hints)
@@ -227,7 +228,9 @@ class Writer:
         """Send the rows of experts back to the ranks of their tokens."""
         route = self.routes.get(before)
         if route is None or after != Routed("rows", before.home, int(route.back.shape[0])):
-            raise ShardError(f"{self.origin.module}: {tensor.name!r} is sorted by expert on each rank, and has no whole")
+            raise ShardError(
+                f"{self.origin.module}: {tensor.name!r} is sorted by expert on each rank, and has no whole"
+            )
         return self.chosen(self.exchanged(self.chosen(tensor, route.slots)), route.back)
 
     # -- rank-dependent values ----------------------------------------------------------------------------------------

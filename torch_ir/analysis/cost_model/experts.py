@@ -60,13 +60,8 @@ def _routing(node: OpNode, weights: TensorMeta, rows: TensorMeta) -> Routing | N
         return None
     experts, count = map(int, sizes)
     found = routing_behind(node["offs"])
-    if found is None or found.experts < experts:
-        return Routing(count, 1, experts)
-    if found.tokens * found.choices == count:
-        return found
-    ranks = found.experts // experts  # tokens of all of them are sent here, with room for more
-    is_sent = ranks > 1 and found.tokens * found.choices <= count
-    return Routing(found.tokens * ranks, found.choices, found.experts) if is_sent else Routing(count, 1, experts)
+    is_of_rows = found and found.tokens * found.choices >= count and found.experts >= experts
+    return found if is_of_rows else Routing(count, 1, experts)
 
 
 def _part(amount: Dim, share: float) -> Dim:

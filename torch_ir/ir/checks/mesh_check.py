@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR
 
 _INT64 = 1 << 63
+_SPLITS = ("output_split_sizes", "input_split_sizes")  # one size for each rank
 COLLECTIVE = "_c10d_functional."  # prefix of collective operators
 
 
@@ -71,6 +72,11 @@ def _check_collective(node: OpNode, mesh: Mapping[str, int], path: str) -> None:
     if attrs.get("group_size", mesh[axis]) != mesh[axis]:
         message = f"{node!r:.200} has group_size {attrs['group_size']!r:.40}, but axis {axis!r} has {mesh[axis]}"
         raise GraphError(message, f"{path}.group_size", rule="R7", node=node.name)
+    for name in _SPLITS:
+        sizes = attrs.get(name, [0] * mesh[axis])
+        if not isinstance(sizes, (list, tuple)) or len(sizes) != mesh[axis]:
+            message = f"{node!r:.200} has {name} {sizes!r:.40}, but axis {axis!r} has {mesh[axis]} ranks"
+            raise GraphError(message, f"{path}.{name}", rule="R7", node=node.name)
     if attrs.get("reduce_op", "sum") not in REDUCTIONS:
         message = f"{node!r:.200} has an unknown reduce_op {attrs['reduce_op']!r:.40}"
         raise GraphError(message, f"{path}.reduce_op", rule="R5", node=node.name)
