@@ -90,7 +90,7 @@ class _Lockstep:
         ]
         return [list(values) for values in zip(*results, strict=True)]
 
-    def _called(self, operator: Operator, node: OpNode, inputs: dict[str, Any]) -> tuple[Any, ...]:
+    def _called(self, operator: Operator, node: OpNode, inputs: dict[str, Any]) -> Any:
         try:
             return present(operator(**keywords(inputs, node.attrs, self._value)))
         except Exception as error:  # anything that an operator raises

@@ -108,8 +108,9 @@ def _counted(placed: PlacedNode) -> Local | None:
     """Count the rank's own rows of each expert, and sum the counts."""
     place = placed.place("self")
     wanted = "rows" if placed.node.op_type.startswith("aten.histc") else "counts"
-    is_right = isinstance(place, Routed) and place.kind == wanted
-    return Local({"self": place}, [Routed("counts", place.home)]) if is_right else None
+    if not isinstance(place, Routed) or place.kind != wanted:
+        return None
+    return Local({"self": place}, [Routed("counts", place.home)])
 
 
 def _inverted(placed: PlacedNode) -> Local | None:

@@ -130,8 +130,7 @@ class RankGraph:
 
     def _placed(self, tensor: TensorMeta, place: Placement, local: TensorMeta) -> TensorMeta:
         before = tensor.placement if self.whole.axes else ()
-        is_named = before is not None and not isinstance(place, Routed)
-        local.placement = (*before, str(place)) if is_named else None
+        local.placement = None if before is None or isinstance(place, Routed) else (*before, str(place))
         self._forms.setdefault(tensor, {})[place] = local
         return local
 

@@ -228,9 +228,8 @@ class Writer:
         """Send the rows of experts back to the ranks of their tokens."""
         route = self.routes.get(before)
         if route is None or after != Routed("rows", before.home, int(route.back.shape[0])):
-            raise ShardError(
-                f"{self.origin.module}: {tensor.name!r} is sorted by expert on each rank, and has no whole"
-            )
+            where = self.origin.module or tensor.name
+            raise ShardError(f"{where}: {tensor.name!r} is sorted by expert on each rank, and has no whole")
         return self.chosen(self.exchanged(self.chosen(tensor, route.slots)), route.back)
 
     # -- rank-dependent values ----------------------------------------------------------------------------------------
