@@ -141,6 +141,39 @@ def test_gated_experts_equal_brute_force(kind: str) -> None:
     check_experts(kind, nn.Sequential(Experts()).eval(), ("up", "down"))
 
 
+class OneAttention(nn.Module):
+    """Causal attention of one head after one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x).unsqueeze(1)
+        return nn.functional.scaled_dot_product_attention(y, y, y, is_causal=True).squeeze(1)
+
+
+@pytest.mark.parametrize("kind", DEVICES)
+def test_attention_over_a_divided_sequence_equals_brute_force(kind: str) -> None:
+    """By batch, by features, by sequence with keys and values gathered, or whole."""
+    ir, given = extract_ir(OneAttention().eval(), (torch.randn(2, 4, 8),), strict=False), cluster(kind)
+    expected = unbeaten(brute_force(ir, given, {"layer": STYLES}))
+    found = [(each.seconds, each.bytes) for each in layouts(ir, "tp", 2, given, {})]
+    assert [size for _, size in found] == [size for _, size in expected]
+    assert [time for time, _ in found] == pytest.approx([time for time, _ in expected], rel=1e-9)
+
+
+def test_a_sequence_is_divided_where_heads_cannot_be() -> None:
+    """One long sequence, one head: every rank attends with its own queries, and computes the same together."""
+    torch.manual_seed(0)
+    model, x = OneAttention().eval(), torch.randn(1, 64, 8)
+    ir = extract_ir(model, (x,), strict=False)
+    plan = find_plan(ir, cluster("balanced", 4)).best
+    assert [(axis.ranks, axis.inputs) for axis in plan.axes] == [(4, {"x": "shard(1)"})]
+    is_valid, report = verify_sharded(plan.shard(ir), model, model.state_dict(), (x,))
+    assert is_valid, str(report)
+
+
 def test_tokens_are_sent_to_experts_where_that_is_faster() -> None:
     """Too little memory for all experts: with less room in messages, the plan is faster, and computes the same."""
     torch.manual_seed(0)

@@ -123,6 +123,8 @@ def _exchanged(kind: str, node: OpNode, values: Values) -> Values:
     """Return what each rank has after a collective of these values."""
     if kind == "all_gather_into_tensor":
         return [torch.cat(values) for _ in values]
+    if kind == "broadcast":
+        return [values[node["src"]].clone() for _ in values]
     if kind == "all_to_all_single":
         sent = [value.split(node["input_split_sizes"]) for value in values]
         return [torch.cat([pieces[at] for pieces in sent]) for at in range(len(values))]

@@ -45,6 +45,7 @@ class PlacedNode:
     ranks: int
     where: str
     capacity: float | None = None  # of a module that sends tokens to experts
+    is_ring: bool = False  # in a module whose attention keeps keys and values sharded
 
     def place(self, argument: str) -> Placement:
         """Return the placement of an argument; replicated if it is absent."""

@@ -27,6 +27,7 @@ from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ops.effects import is_random, writes_in_place
 from torch_ir.ops.schema import find_operator
 from torch_ir.sharding import (  # noqa: F401  # they register their rules
+    attention_rules,
     dim_rules,
     gradient_rules,
     loss_rules,
@@ -239,8 +240,10 @@ class RankGraph:
 
     def _operator(self, node: OpNode, places: dict[str, Placement], path: str) -> None:
         self.functions.update((name, self.ir.functions[name].clone()) for name in called_by([node]))
-        capacity = next((style.capacity for _, style in self.whole.plan.around(path) if style.capacity), None)
-        placed = PlacedNode(node, places, self.whole.ranks, path or node.name, capacity)
+        styles = [style for _, style in self.whole.plan.around(path)]
+        capacity = next((style.capacity for style in styles if style.capacity), None)
+        is_ring = any(style.is_ring for style in styles)
+        placed = PlacedNode(node, places, self.whole.ranks, path or node.name, capacity, is_ring)
         local = self._answer(placed)
         given = {
             name: self.read(tensor, local.inputs.get(name, REPLICATE))

@@ -128,7 +128,7 @@ class Writer:
         """Select the rank's own shard of a replicated tensor."""
         size = int(tensor.shape[place.dim])
         inputs, shape = (
-            {"self": tensor, "index": self._rows(size, place.parts)},
+            {"self": tensor, "index": self.rows(size, place.parts)},
             _with(tensor, place, size // self.ranks),
         )
         return self.add("aten.index_select.default", inputs, {"dim": place.dim}, "pieces", shape=shape)
@@ -211,6 +211,12 @@ class Writer:
         op_type = "_c10d_functional.all_to_all_single.default"
         return self._waited(op_type, {"input": self._contiguous(tensor)}, attrs, tensor.shape)
 
+    def broadcast(self, tensor: TensorMeta, rank: int) -> TensorMeta:
+        """Return the tensor of one rank."""
+        attrs = {"src": rank, "group_name": self.axis}
+        given = {"input": self._contiguous(tensor)}
+        return self._waited("_c10d_functional.broadcast.default", given, attrs, tensor.shape)
+
     def chosen(self, tensor: TensorMeta, index: TensorMeta, name: str = "") -> TensorMeta:
         """Select rows by their numbers."""
         inputs, shape = {"self": tensor, "index": index}, (*index.shape, *tensor.shape[1:])
@@ -242,7 +248,7 @@ class Writer:
         """Return whether this is the first rank, as a tensor of one bool."""
         return self._decided(("is_first",), (1,), "bool")
 
-    def _rows(self, size: int, parts: int) -> TensorMeta:
+    def rows(self, size: int, parts: int = 1) -> TensorMeta:
         """Return the rank's own indices of a dimension."""
         return self._decided(("rows", size, parts), (size // self.ranks,), "int64")
 
@@ -251,6 +257,10 @@ class Writer:
         own = size // self.ranks
         count = own if group % own else 1  # all may share one
         return self._decided(("shared", size, group), (count,), "int64")
+
+    def causal_mask(self, queries: int, keys: int) -> TensorMeta:
+        """Return which keys each of the rank's own queries attends to: those up to its position."""
+        return self._decided(("causal", queries, keys), (queries // self.ranks, keys), "bool")
 
     def _decided(self, key: tuple[Any, ...], shape: tuple[int, ...], dtype: str) -> TensorMeta:
         if key not in self.decided:
@@ -280,6 +290,10 @@ class Writer:
             return self.add("aten.mul.Scalar", {"self": rank}, {"other": size}, name)
         if kind == "shared":
             return self._groups(size, parts, name)
+        if kind == "causal":
+            rows = self.add("aten.unsqueeze.default", {"self": self.rows(size)}, {"dim": 1})
+            columns = self.add("aten.arange.default", {}, {"end": parts, **NEW})
+            return self.add("aten.ge.Tensor", {"self": rows, "other": columns}, {}, name)
         own = size // self.ranks // parts
         first = self.first_of(own)
         places = self.add("aten.arange.default", {}, {"end": own * parts, **NEW})
@@ -292,7 +306,7 @@ class Writer:
 
     def _groups(self, size: int, group: int, name: str) -> TensorMeta:
         own = size // self.ranks
-        places = self._rows(size, 1) if group % own else self.first_of(own)
+        places = self.rows(size) if group % own else self.first_of(own)
         return self.add("aten.div.Scalar_mode", {"self": places}, {"other": group, "rounding_mode": "floor"}, name)
 
     def _rank_number(self) -> TensorMeta:

@@ -32,6 +32,7 @@ class Style:
     taken: Placement | None = None
     is_linear: bool = False  # dimensions refer to the weight of nn.Linear
     is_gathered: bool = False  # weights are stored in shards, and gathered before each use
+    is_ring: bool = False  # attention keeps keys and values sharded
     capacity: float | None = None  # rows that a rank may send to another one's experts, as a multiple of the mean
 
     def of_weight(self, rank: int, module_class: str) -> Placement:
@@ -85,6 +86,7 @@ STYLES: dict[str, Style] = {
     "ep_dispatch_experts": Style(outputs=REPLICATE),
     "ep_router": Style(),
     "fsdp": Style(is_gathered=True),
+    "ring": Style(is_ring=True),
 }
 _NAMES = (*STYLES, "all_to_all")
 _TABLE = ("matrix", "vector", "inputs", "outputs", "taken")  # fields that a table may have

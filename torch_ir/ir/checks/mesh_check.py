@@ -72,6 +72,10 @@ def _check_collective(node: OpNode, mesh: Mapping[str, int], path: str) -> None:
     if attrs.get("group_size", mesh[axis]) != mesh[axis]:
         message = f"{node!r:.200} has group_size {attrs['group_size']!r:.40}, but axis {axis!r} has {mesh[axis]}"
         raise GraphError(message, f"{path}.group_size", rule="R7", node=node.name)
+    source = attrs.get("src", 0)
+    if type(source) is not int or not 0 <= source < mesh[axis]:
+        message = f"{node!r:.200} has src {source!r:.40}, but axis {axis!r} has {mesh[axis]} ranks"
+        raise GraphError(message, f"{path}.src", rule="R7", node=node.name)
     for name in _SPLITS:
         sizes = attrs.get(name, [0] * mesh[axis])
         if not isinstance(sizes, (list, tuple)) or len(sizes) != mesh[axis]:
