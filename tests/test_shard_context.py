@@ -1,4 +1,4 @@
-"""Context parallelism: attention over a sequence that is divided, with keys and values gathered or sent block by block."""
+"""Context parallelism: attention over a divided sequence, with keys and values gathered or sent block by block."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_heads_along_a_second_axis() -> None:
 
 
 def test_what_a_broadcast_costs() -> None:
-    """Each of two ranks sends its 4 keys and values of 2 heads once: 4 * 2 * 8 floats, half of two messages on average."""
+    """Each of two ranks sends its 4 keys and values of 2 heads, 4 * 2 * 8 floats: half of two messages on average."""
     values = [torch.randn(1, 2, 8, 4) for _ in range(3)]
     sharded = shard(
         extract_ir(Attention(), tuple(values), strict=False), {"": "ring"}, {"cp": 2}, inputs={"*": "shard(2)"}

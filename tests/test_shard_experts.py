@@ -81,10 +81,13 @@ def test_weights_that_every_rank_has_need_no_message() -> None:
 def test_shard_save_load_optimise(tmp_path: Any) -> None:
     """The graph survives its file, and a level that fuses operators."""
     model, ir, x = experts()
-    shard(ir, {**SMALL, "": "all_to_all(2)"}, {"tp": 2}).save(tmp_path / "rank.json")
+    shard(ir, {**SMALL, "": "all_to_all(1.75)"}, {"tp": 2}).save(tmp_path / "rank.json")
     better, _ = optimize(load_ir(tmp_path / "rank.json"), "full")
     is_valid, report = verify_sharded(better, model, model.state_dict(), (x,))
     assert is_valid, str(report)
+    x[..., :2] += 100  # the first two of four experts: more rows than there is room for
+    _, report = verify_sharded(better, model, model.state_dict(), (x,))
+    assert "rows of a rank go to another one" in str(report)
 
 
 def test_a_second_axis() -> None:
@@ -129,9 +132,10 @@ def test_a_file_sends_one_piece_to_each_rank() -> None:
     _, ir, _ = experts()
     sharded = shard(ir, {**SMALL, "": "all_to_all"}, {"tp": 2})
     node = next(node for node in sharded.nodes if "all_to_all" in node.op_type)
-    node.attrs["input_split_sizes"] = [1, 1, 1]
-    with pytest.raises(GraphError, match=r"input_split_sizes \[1, 1, 1\], but axis 'tp' has 2 ranks"):
-        sharded.check()
+    for sizes in ([1, 1, 1], [1 << 62, 1 << 62], [0, 2 * node.attrs["input_split_sizes"][0]], "x"):
+        node.attrs["input_split_sizes"] = sizes
+        with pytest.raises(GraphError, match=r"input_split_sizes .*; expected 2 equal parts of dimension 0"):
+            sharded.check()
 
 
 def test_a_rank_sends_all_but_its_own_piece() -> None:

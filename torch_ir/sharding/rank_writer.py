@@ -113,7 +113,7 @@ class Writer:
         """Redistribute a value from one placement to another."""
         if before == after or (isinstance(after, Partial) and after.is_of(before)):
             return tensor
-        if isinstance(before, Routed):
+        if isinstance(before, Routed) or isinstance(after, Routed):
             return self._returned(tensor, before, after)
         if isinstance(before, Partial) and isinstance(after, Partial):
             return self._once(self._reduced(tensor, before, REPLICATE))
@@ -230,10 +230,11 @@ class Writer:
                    origin=self.origin)
         )  # fmt: skip
 
-    def _returned(self, tensor: TensorMeta, before: Routed, after: Placement) -> TensorMeta:
-        """Send the rows of experts back to the ranks of their tokens."""
-        route = self.routes.get(before)
-        if route is None or after != Routed("rows", before.home, int(route.back.shape[0])):
+    def _returned(self, tensor: TensorMeta, before: Placement, after: Placement) -> TensorMeta:
+        """Send the rows of experts back to the ranks of their tokens; nothing else is made of sorted rows."""
+        route = self.routes.get(before) if isinstance(before, Routed) else None
+        rows = None if route is None else int(route.back.shape[0])
+        if route is None or not isinstance(after, Routed) or (after.kind, after.rows) != ("rows", rows):
             where = self.origin.module or tensor.name
             raise ShardError(f"{where}: {tensor.name!r} is sorted by expert on each rank, and has no whole")
         return self.chosen(self.exchanged(self.chosen(tensor, route.slots)), route.back)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.errors import GraphError, suggestion
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR
 
 _INT64 = 1 << 63
-_SPLITS = ("output_split_sizes", "input_split_sizes")  # one size for each rank
 COLLECTIVE = "_c10d_functional."  # prefix of collective operators
 
 
@@ -76,11 +75,16 @@ def _check_collective(node: OpNode, mesh: Mapping[str, int], path: str) -> None:
     if type(source) is not int or not 0 <= source < mesh[axis]:
         message = f"{node!r:.200} has src {source!r:.40}, but axis {axis!r} has {mesh[axis]} ranks"
         raise GraphError(message, f"{path}.src", rule="R7", node=node.name)
-    for name in _SPLITS:
-        sizes = attrs.get(name, [0] * mesh[axis])
-        if not isinstance(sizes, (list, tuple)) or len(sizes) != mesh[axis]:
-            message = f"{node!r:.200} has {name} {sizes!r:.40}, but axis {axis!r} has {mesh[axis]} ranks"
+    for name, tensors in (("output_split_sizes", node.outputs), ("input_split_sizes", node.inputs)):
+        if name in attrs and attrs[name] != _equal_splits(tensors, mesh[axis]):
+            message = f"{node!r:.200} has {name} {attrs[name]!r:.40}; expected {mesh[axis]} equal parts of dimension 0"
             raise GraphError(message, f"{path}.{name}", rule="R7", node=node.name)
     if attrs.get("reduce_op", "sum") not in REDUCTIONS:
         message = f"{node!r:.200} has an unknown reduce_op {attrs['reduce_op']!r:.40}"
         raise GraphError(message, f"{path}.reduce_op", rule="R5", node=node.name)
+
+
+def _equal_splits(tensors: Sequence[TensorMeta], ranks: int) -> list[int] | None:
+    """Return the sizes of the messages of an all_to_all; None if its tensor cannot be divided."""
+    first = next((tensor.shape[0] for tensor in tensors if tensor.shape), None)
+    return [first // ranks] * ranks if isinstance(first, int) and first % ranks == 0 and ranks <= first else None
