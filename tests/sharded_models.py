@@ -66,6 +66,54 @@ class Tower(nn.Module):
         return self.head(self.norm(x))
 
 
+class Experts(nn.Module):
+    """Four experts with gates, of which each token chooses two by its first four numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(4, 8, 16) / 4)
+        self.down = nn.Parameter(torch.randn(4, 8, 8) / 4)
+        self.eval().requires_grad_(False)
+
+    def made(self, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        gate, up = torch._grouped_mm(rows, self.up, offs=ends).chunk(2, -1)
+        return torch._grouped_mm(F.silu(gate) * up, self.down, offs=ends)
+
+    def order(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        scores, chosen = x.reshape(-1, 8)[:, :4].softmax(-1).topk(2)
+        experts, order = torch.sort(chosen.reshape(-1))
+        return experts, order, scores.reshape(-1)[order]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        experts, order, weights = self.order(x)
+        rows = x.reshape(-1, 8)[order // 2]
+        ends = torch.histc(experts.float(), bins=4, min=0, max=3).cumsum(0, dtype=torch.int32)
+        made = self.made(rows, ends) * weights.unsqueeze(-1)
+        inverse = torch.empty_like(order)
+        inverse[order] = torch.arange(order.shape[0])
+        return made[inverse].view(-1, 2, made.shape[-1]).sum(1).reshape(*x.shape[:-1], -1)
+
+
+class OneProduct(Experts):
+    """The same with one matrix for each expert."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.down
+
+    def made(self, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return torch._grouped_mm(rows, self.up, offs=ends)
+
+
+MORE: dict[str, dict[str, Any]] = {  # sizes of models with experts, and of their attention
+    "mixtral": {"num_local_experts": 4},
+    "gpt_oss": {"num_local_experts": 4, "head_dim": 8, "layer_types": ["full_attention"] * 2},
+    "deepseek_v3": {
+        "num_key_value_heads": 8, "n_routed_experts": 8, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8, "v_head_dim": 8, "first_k_dense_replace": 1,
+    },
+}  # fmt: skip
 TENSOR_PARALLEL: dict[str, Any] = {
     "blocks.*.query": "colwise",
     "blocks.*.key": "colwise",

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.sharded_models import Tower, language_model
+from tests.sharded_models import Experts, OneProduct, Tower, language_model
 from torch_ir import (
     IR,
     Cluster,
@@ -113,6 +113,83 @@ def test_a_small_search_equals_brute_force(kind: str) -> None:
 def test_searches_equal_brute_force(kind: str, depth: int) -> None:
     """Two linear layers in each block."""
     check_brute_force(kind, depth, 2)
+
+
+STACK: list[Any] = [None, "grouped_gemm", "colwise", "rowwise", "packed_colwise", {"matrix": "shard(-1, 2)"}]
+
+
+def check_experts(kind: str, model: nn.Module, weights: tuple[str, ...]) -> None:
+    """Compare with all combinations of styles of weights of experts, with and without sending tokens to them."""
+    ir, given = extract_ir(model, (torch.randn(4, 4, 8),), strict=False), cluster(kind)
+    options = {**{f"0.{name}": STACK for name in weights}, "0": [None, "all_to_all"]}
+    expected = unbeaten(brute_force(ir, given, options))
+    found = [(each.seconds, each.bytes) for each in layouts(ir, "tp", 2, given, {})]
+    assert [size for _, size in found] == [size for _, size in expected]
+    assert [time for time, _ in found] == pytest.approx([time for time, _ in expected], rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", DEVICES)
+def test_experts_equal_brute_force(kind: str) -> None:
+    """One product with the weights of four experts: which tokens a rank gets, and which weights it has."""
+    check_experts(kind, nn.Sequential(OneProduct()).eval(), ("up",))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", DEVICES)
+def test_gated_experts_equal_brute_force(kind: str) -> None:
+    """Two products with an activation between them."""
+    check_experts(kind, nn.Sequential(Experts()).eval(), ("up", "down"))
+
+
+class OneAttention(nn.Module):
+    """Causal attention of one head after one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x).unsqueeze(1)
+        return nn.functional.scaled_dot_product_attention(y, y, y, is_causal=True).squeeze(1)
+
+
+@pytest.mark.parametrize("kind", DEVICES)
+def test_attention_over_a_divided_sequence_equals_brute_force(kind: str) -> None:
+    """By batch, by features, by sequence with keys and values gathered, or whole."""
+    ir, given = extract_ir(OneAttention().eval(), (torch.randn(2, 4, 8),), strict=False), cluster(kind)
+    expected = unbeaten(brute_force(ir, given, {"layer": STYLES}))
+    found = [(each.seconds, each.bytes) for each in layouts(ir, "tp", 2, given, {})]
+    assert [size for _, size in found] == [size for _, size in expected]
+    assert [time for time, _ in found] == pytest.approx([time for time, _ in expected], rel=1e-9)
+
+
+def test_a_sequence_is_divided_where_heads_cannot_be() -> None:
+    """One long sequence, one head: every rank attends with its own queries, and computes the same together."""
+    torch.manual_seed(0)
+    model, x = OneAttention().eval(), torch.randn(1, 64, 8)
+    ir = extract_ir(model, (x,), strict=False)
+    plan = find_plan(ir, cluster("balanced", 4)).best
+    assert [(axis.ranks, axis.inputs) for axis in plan.axes] == [(4, {"x": "shard(1)"})]
+    is_valid, report = verify_sharded(plan.shard(ir), model, model.state_dict(), (x,))
+    assert is_valid, str(report)
+
+
+def test_tokens_are_sent_to_experts_where_that_is_faster() -> None:
+    """Too little memory for all experts: with less room in messages, the plan is faster, and computes the same."""
+    torch.manual_seed(0)
+    model, x = Experts(), torch.randn(8, 16, 8)
+    ir, given = extract_ir(model, (x,), strict=False), cluster("slow memory", 4)
+    fastest = [layouts(ir, "tp", 4, given, {}, 2000, style)[0] for style in ("all_to_all", "all_to_all(1.5)")]
+    assert fastest[1].rows == {"up": "grouped_gemm", "down": "grouped_gemm", "": "all_to_all(1.5)"}
+    assert fastest[1].seconds < fastest[0].seconds
+    sharded = shard(ir, fastest[1].rows, {"tp": 4}, inputs=fastest[1].inputs, outputs=fastest[1].outputs)
+    assert seconds(sharded, given) == pytest.approx(fastest[1].seconds, rel=0.01)
+    is_valid, report = verify_sharded(sharded, model, model.state_dict(), (x,))
+    assert is_valid, str(report)
+    assert find_plan(ir, given, capacity=1.5).best.axes[0].rows[""] == "all_to_all(1.5)"
+    for wrong in (0.5, float("nan"), float("inf")):
+        with pytest.raises(PlanError, match="capacity must be from 1 to 100000, not"):
+            find_plan(ir, given, capacity=wrong)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from tests.sharded_models import TENSOR_PARALLEL, Tower, collectives, language_model, sequence_parallel
+from tests.sharded_models import MORE, TENSOR_PARALLEL, Tower, collectives, language_model, sequence_parallel
 from torch_ir import IR, ShardError, cost, cost_report, diff, extract_ir, shard, transformers_plan, verify_sharded
 from torch_ir.ir.graph.placements import Shard, parse
 from torch_ir.llm.caches import Caches
@@ -147,15 +147,6 @@ def test_the_plans_of_transformers(kind: str) -> None:
     assert is_valid, str(report)
 
 
-MORE: dict[str, dict[str, Any]] = {
-    "mixtral": {"num_local_experts": 4},
-    "gpt_oss": {"num_local_experts": 4, "head_dim": 8, "layer_types": ["full_attention"] * 2},
-    "deepseek_v3": {
-        "num_key_value_heads": 8, "n_routed_experts": 8, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2,
-        "moe_intermediate_size": 16, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8,
-        "qk_nope_head_dim": 8, "v_head_dim": 8, "first_k_dense_replace": 1,
-    },
-}  # fmt: skip
 SUMS = {"deepseek_v3": 3}  # its plan leaves attention whole, and has one sum for shared experts
 
 

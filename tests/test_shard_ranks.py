@@ -40,7 +40,9 @@ def tower(mesh: dict[str, int]) -> tuple[Tower, IR]:
 
 
 @pytest.mark.parametrize("count", [2, 4])
-@pytest.mark.parametrize("kind", ["llama", "llama with 2 heads of keys", "mixtral", "mixtral by experts"])
+@pytest.mark.parametrize(
+    "kind", ["llama", "llama with 2 heads of keys", "mixtral", "mixtral by experts", "mixtral by all_to_all experts"]
+)
 def test_language_models_on_real_ranks(ranks: LocalRanks, kind: str, count: int, tmp_path: Path) -> None:
     """Two and four ranks, by the plans of transformers; each reads its pieces of a checkpoint in several files."""
     more = {"num_local_experts": 4} if kind.startswith("mixtral") else {}
@@ -48,6 +50,7 @@ def test_language_models_on_real_ranks(ranks: LocalRanks, kind: str, count: int,
     model = language_model(kind.split()[0], **more)
     ir = extract_ir(model, (), kwargs={"input_ids": IDS}, strict=False).fold_blocks()
     plan = transformers_plan(model.config, ir, ranks=count, expert_parallel="experts" in kind)
+    plan |= {"model.layers.*.mlp.experts": "all_to_all"} if "all_to_all" in kind else {}
     sharded = shard(ir, plan, {"tp": count})
     is_valid, report = verify_sharded(
         sharded, model, checkpoint(model, tmp_path), kwargs={"input_ids": IDS}, ranks=ranks
@@ -59,6 +62,16 @@ def test_sequence_parallel_on_real_ranks(ranks: LocalRanks) -> None:
     """Sums are scattered along the sequence, which is not the dimension that a collective cuts."""
     model = Tower()
     sharded = shard(extract_ir(model, (IDS,), strict=False), sequence_parallel(), {"tp": 4})
+    is_valid, report = verify_sharded(sharded, model, model.state_dict(), (IDS,), ranks=ranks)
+    assert is_valid, str(report)
+
+
+@pytest.mark.parametrize("plan", [{}, {"blocks.*": "ring"}])
+def test_attention_over_a_divided_sequence_on_real_ranks(ranks: LocalRanks, plan: dict[str, str]) -> None:
+    """Keys and values are gathered, or sent block by block."""
+    torch.manual_seed(0)
+    model = Tower()
+    sharded = shard(extract_ir(model, (IDS,), strict=False), plan, {"cp": 4}, inputs={"*": "shard(1)"})
     is_valid, report = verify_sharded(sharded, model, model.state_dict(), (IDS,), ranks=ranks)
     assert is_valid, str(report)
 

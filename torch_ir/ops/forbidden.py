@@ -23,7 +23,14 @@ _COMPUTING = frozenset(
 # Collectives of a mesh; the processes involved are determined where the graph runs.
 COLLECTIVES = frozenset(
     f"_c10d_functional.{name}.default"
-    for name in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "wait_tensor")
+    for name in (
+        "all_reduce",
+        "all_gather_into_tensor",
+        "reduce_scatter_tensor",
+        "all_to_all_single",
+        "broadcast",
+        "wait_tensor",
+    )
 )
 # Other namespaces of torch.
 _REACHING = {

@@ -60,17 +60,18 @@ class Scopes:
         inputs: Sequence[Variable] = (),
         is_function: bool = False,
         caches: Iterable[TensorMeta] = (),
+        dispatch: str = "all_to_all",
     ) -> None:
         self.ir, self.path, self.keys, self.is_function = ir, path, keys, is_function
         self.weights = {*weights, *keys}
         self._caches = set(caches)
-        called = self._called(classes)
+        called = self._called(classes, dispatch)
         passed = {t for each in called for call in each.calls for t in call.inputs} - _read(ir, called)
         own = {tensor: names for tensor, names in keys.items() if tensor not in passed}
         relative = {
             module[len(path) :].removeprefix("."): name for module, name in classes.items() if _in(module, path)
         }
-        self.variables: list[Variable | Called] = [*inputs, *variables_of(own, relative), *called]
+        self.variables: list[Variable | Called] = [*inputs, *variables_of(own, relative, dispatch), *called]
 
     def result_place(self, tensor: TensorMeta, place: Placement) -> Placement:
         """Return where a result must be: of a graph, batches and caches may stay sharded, others must be whole."""
@@ -79,7 +80,7 @@ class Scopes:
         is_kept = isinstance(place, Shard) and (place == Shard(0) or tensor in self._caches)
         return place if is_kept else REPLICATE
 
-    def _called(self, classes: Mapping[str, str]) -> list[Called]:
+    def _called(self, classes: Mapping[str, str], dispatch: str) -> list[Called]:
         groups: dict[tuple[object, ...], list[tuple[OpNode, dict[str, tuple[str, ...]]]]] = {}
         for node in self.ir.nodes:
             if is_function_call(node):
@@ -98,6 +99,7 @@ class Scopes:
                 classes,
                 weights=[tensor for tensor in body.graph_inputs if tensor.name in passed],
                 is_function=True,
+                dispatch=dispatch,
             )
             found.append(Called(scopes, tuple(call for call, _ in group)))
         return found

@@ -56,9 +56,9 @@ class Layout:
         return {
             tensor.name: str(place)
             for variable, choice in zip(self.scopes.variables, self.end.choices, strict=True)
-            if isinstance(variable, Variable) and choice and variable.weights[0] in self.scopes.ir.graph_inputs
+            if isinstance(variable, Variable) and choice
             for tensor, place in zip(variable.weights, choice.weights, strict=True)
-            if isinstance(place, Shard)
+            if isinstance(place, Shard) and tensor in self.scopes.ir.graph_inputs
         }
 
     @property
@@ -73,9 +73,18 @@ class Layout:
 
 
 def layouts(
-    ir: IR, axis: str, ranks: int, cluster: Cluster, sizes: Mapping[str, int], most_bytes: float = math.inf
+    ir: IR,
+    axis: str,
+    ranks: int,
+    cluster: Cluster,
+    sizes: Mapping[str, int],
+    most_bytes: float = math.inf,
+    dispatch: str = "all_to_all",
 ) -> list[Layout]:
-    """Return the layouts that no other one beats in both time and memory, fastest first; those beyond are left out."""
+    """Return the layouts that no other one beats in both time and memory, fastest first; those beyond are left out.
+
+    `dispatch` is the style of experts to which tokens are sent.
+    """
     prices = Prices(cluster, {**ir.mesh, axis: ranks}, sizes)
     changed = {target for target, _ in ir.mutations}
     keys = {
@@ -84,7 +93,8 @@ def layouts(
         if ranks > 1 and param.param and param.param.in_state_dict and param not in changed and param.is_static
     }
     inputs = _input_variables(ir) if ranks > 1 else []
-    scopes = Scopes(ir, "", keys, classes_of(ir), weights=ir.params, inputs=inputs, caches=kv_cache(ir).left)
+    caches = kv_cache(ir).left
+    scopes = Scopes(ir, "", keys, classes_of(ir), weights=ir.params, inputs=inputs, caches=caches, dispatch=dispatch)
     with uncollected():
         search = GraphSearch(Ranks(ir, axis, ranks, prices), scopes, most_bytes)
         ends = search.ends({})

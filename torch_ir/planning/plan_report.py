@@ -14,7 +14,7 @@ from torch_ir.planning.prices import Cluster
 _TITLES = ("plan", "devices", "time", "between runs", "memory per rank", "sent per rank")
 _KINDS = {
     "rowwise": "tensor", "colwise": "tensor", "packed_colwise": "tensor", "embedding_rowwise": "tensor",
-    "embedding_colwise": "tensor", "grouped_gemm": "expert",
+    "embedding_colwise": "tensor", "grouped_gemm": "expert", "all_to_all": "expert",
 }  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def _table(row: Any) -> str:
 
 def kinds_of(axis: Axis) -> list[str]:
     """Return the kinds of parallelism of an axis."""
-    found = {_KINDS.get(row, "tensor") if isinstance(row, str) else _kind(row) for row in axis.rows.values()}
+    found = {_kind(row) for row in axis.rows.values()}
     left = [row.get("outputs") for row in axis.rows.values() if not isinstance(row, str)]
     if "shard(1)" in left:
         found.add("sequence")
@@ -97,4 +97,6 @@ def kinds_of(axis: Axis) -> list[str]:
 
 
 def _kind(row: Any) -> str:
+    if isinstance(row, str):
+        return _KINDS.get(row.partition("(")[0], "tensor")
     return "tensor" if "matrix" in row else ""

@@ -33,6 +33,7 @@ from torch_ir.planning.prices import Cluster
 
 OBJECTIVES = ("latency", "throughput")
 _SHOWN = 4  # the best plan and the next ones
+_MOST_CAPACITY = 100_000
 _MOST_TRIES = 16  # candidates that are measured
 
 
@@ -43,20 +44,25 @@ def find_plan(
     objective: str = "latency",
     entry: str | None = None,
     sizes: Mapping[str, int] | None = None,
+    capacity: float | None = None,
 ) -> PlanReport:
     """Return the best plan for a graph on a cluster, and the next best with other meshes or numbers of stages.
 
     `latency` is the time of one run, `throughput` the time between runs if all devices are busy. Of a file with several
     entry points, the first is planned, or `entry`; the plan applies to all. Sizes that are open and not in `sizes`
-    count as 1024, and are not divided. A PlanError says what is missing if nothing fits.
+    count as 1024, and are not divided. Where tokens are sent to experts, a message of one rank to another has room for
+    `capacity` times the mean number of rows; a run that needs more fails. By default, every routing has room. A
+    PlanError says what is missing if nothing fits.
     """
     require_graph(ir, "find_plan")
     if objective not in OBJECTIVES:
         raise PlanError(f"unknown objective {objective!r:.40}; expected one of {', '.join(OBJECTIVES)}")
+    if capacity is not None and not 1 <= capacity <= _MOST_CAPACITY:
+        raise PlanError(f"capacity must be from 1 to {_MOST_CAPACITY}, not {capacity!r:.40}")
     given = _entry_of(ir, entry)
     check_sizes(given, sizes or {})
     graph = _prepared(given)
-    search = _Search(graph, cluster, objective, dict(sizes or {}))
+    search = _Search(graph, cluster, objective, dict(sizes or {}), capacity)
     found = search.best()
     if not found:
         raise PlanError(why_none(graph, cluster, search.least_memory()))
@@ -103,6 +109,7 @@ class _Search:
     cluster: Cluster
     objective: str
     sizes: Mapping[str, int]
+    capacity: float | None
 
     def pairs(self) -> list[tuple[int, int]]:
         """Return the numbers of data-parallel ranks and of ranks that share a layer, those with most ranks first.
@@ -134,16 +141,27 @@ class _Search:
 
     def _candidates(self, data: int, ranks: int) -> list[Candidate]:
         """Return the best candidate for each number of stages."""
-        divided = divided_graph(self.ir, data, ranks, self.cluster, self.sizes)
+        divided = self._divided(data, ranks, self.cluster)
         counts = _divisors(self.cluster.devices // (data * ranks))
         return list(by_stages(divided, counts, self.cluster, self.objective)) if divided else []
+
+    def _divided(self, data: int, ranks: int, cluster: Cluster) -> Divided | None:
+        """Return the graph on data-parallel ranks with its layouts; None if its batch cannot be divided."""
+        axes = batch_axis(self.ir, data)
+        if axes is None:
+            return None
+        graph = ParallelPlan("", axes).shard(self.ir)
+        most = cluster.memory * (cluster.devices // (data * ranks))
+        dispatch = "all_to_all" if self.capacity is None else f"all_to_all({self.capacity:.6g})"
+        front = layouts(graph, "tp", ranks, cluster, self.sizes, most, dispatch)
+        return Divided(self.ir, axes, data, ranks, front, between_layers(graph, self.sizes))
 
     def least_memory(self) -> float:
         """Return the memory of a rank in the smallest plan, whatever its time."""
         roomy = replace(self.cluster, memory=1 << 62)
         found: list[Candidate] = []
         for data, ranks in self.pairs():
-            divided = divided_graph(self.ir, data, ranks, roomy, self.sizes)
+            divided = self._divided(data, ranks, roomy)
             if divided is not None:
                 smallest = replace(divided, front=divided.front[-1:])
                 counts = _divisors(self.cluster.devices // (data * ranks))
@@ -181,14 +199,3 @@ class _Search:
             if other is not None:
                 heapq.heappush(waiting, (other.value, other.devices, next(order), other))
         return found
-
-
-def divided_graph(ir: IR, data: int, ranks: int, cluster: Cluster, sizes: Mapping[str, int]) -> Divided | None:
-    """Return a graph on data-parallel ranks with its layouts; None if its batch cannot be divided."""
-    axes = batch_axis(ir, data)
-    if axes is None:
-        return None
-    graph = ParallelPlan("", axes).shard(ir)
-    most = cluster.memory * (cluster.devices // (data * ranks))
-    front = layouts(graph, "tp", ranks, cluster, sizes, most)
-    return Divided(ir, axes, data, ranks, front, between_layers(graph, sizes))

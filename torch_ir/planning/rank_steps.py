@@ -115,7 +115,7 @@ class RankSteps:
         held, seconds = dict(inputs), 0.0
         for node in nodes:
             path = node.origin.module
-            around = tuple(pair for pair in styles if path == pair[0] or is_below(path, pair[0]))
+            around = styles and tuple(pair for pair in styles if path == pair[0] or is_below(path, pair[0]))
             done = self._step(node, held, around)
             if done is None:
                 return None
@@ -125,10 +125,9 @@ class RankSteps:
 
     def _step(self, node: OpNode, held: Mapping[TensorMeta, Held], styles: Styles) -> Done | None:
         """Return one node's outcome; None if it cannot run so."""
-        inputs = {tensor: held[tensor] for tensor in node.inputs}
-        key = (node, tuple(map(id, inputs.values())), tuple(id(style) for _, style in styles))
+        key = (node, *[id(held[tensor]) for tensor in node.inputs], *[id(style) for _, style in styles])
         if key not in self._steps:
-            self._steps[key] = self._written(node, inputs, styles)
+            self._steps[key] = self._written(node, {tensor: held[tensor] for tensor in node.inputs}, styles)
         return self._steps[key]
 
     def seen(self, node: OpNode, tensor: TensorMeta, held: Held) -> Placement:

@@ -6,7 +6,7 @@ module without an option, such as a normalisation, runs on what it gets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Union
 
@@ -17,7 +17,8 @@ from torch_ir.sharding.styles import Style, style_of
 Row = Union[str, Mapping[str, str]]
 _TURNED = "Conv1D"  # a class whose weight is [in, out]
 _PRODUCTS = ("aten.linear", "aten.mm", "aten.addmm", "aten.matmul", "aten.bmm")
-_STACK_PRODUCTS = ("aten._grouped_mm", "transformers.grouped_mm_fallback", "aten.bmm", "aten.matmul", "aten.baddbmm")
+_GROUPED = ("aten._grouped_mm", "transformers.grouped_mm_fallback")
+_STACK_PRODUCTS = (*_GROUPED, "aten.bmm", "aten.matmul", "aten.baddbmm")
 _LOOK_UP = "aten.embedding"
 _TOKENS = ("shard(1)", "shard(0)")  # the sequence, the batch
 _VIEWS = ("aten.to", "aten._to_copy", "aten.t", "aten.transpose", "aten.detach", "aten.alias")
@@ -42,26 +43,30 @@ class Variable:
     choices: tuple[Choice, ...]
 
 
-def variables_of(
-    keys: Mapping[TensorMeta, Sequence[str]], classes: Mapping[str, str], fixed: Iterable[TensorMeta] = ()
-) -> list[Variable]:
-    """Return what can be chosen for weights with these keys; those in `fixed` are never sharded."""
-    barred = set(fixed)
+def variables_of(keys: Mapping[TensorMeta, Sequence[str]], classes: Mapping[str, str], dispatch: str) -> list[Variable]:
+    """Return what can be chosen for weights with these keys; `dispatch` is the style that sends tokens to experts."""
+    experts: dict[str, None] = {}
     by_module: dict[tuple[str, ...], list[TensorMeta]] = {}
     found: list[Variable] = []
     for tensor, names in keys.items():
-        kind = _kind(tensor) if tensor not in barred else ""
+        kind = _kind(tensor)
         if kind == "stack" and len(names) == 1:
             found.append(_stack(tensor, names[0]))
+            if all(node.op_type.rpartition(".")[0] in _GROUPED for node in _readers(tensor)):
+                experts[names[0].rpartition(".")[0]] = None
         elif kind:
             by_module.setdefault(tuple(name.rpartition(".")[0] for name in names), []).append(tensor)
     for modules, tensors in by_module.items():
-        vectors = [
-            t for t, names in keys.items() if len(t.shape) == 1 and _owners(names) == modules and t not in barred
-        ]
+        vectors = [t for t, names in keys.items() if len(t.shape) == 1 and _owners(names) == modules]
         if len(tensors) == 1:
             found.append(_module(modules, tensors[0], vectors, classes))
-    return found
+    return [*found, *(_dispatch(module, dispatch) for module in experts)]
+
+
+def _dispatch(module: str, style: str) -> Variable:
+    """Return the choice whether every rank gets all tokens, or tokens are sent to their experts."""
+    sends = Choice(((module, style),), (), ((module, style_of(style, module)),))
+    return Variable((), (module,), (Choice((), (), ()), sends))
 
 
 def _owners(names: Sequence[str]) -> tuple[str, ...]:

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from torch_ir.errors import ExecutionError
+from torch_ir.errors import ExecutionError, first_line
 from torch_ir.ir import IR, Expr, FunctionRef, OpNode, TensorMeta, evaluate
 from torch_ir.ops.calling import keywords
 from torch_ir.ops.effects import is_collective
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.prepare_run import check_operators, present
-from torch_ir.ops.schema import find_operator
+from torch_ir.ops.schema import Operator, find_operator
 from torch_ir.ops.torch_types import to_torch
 from torch_ir.run.compiled_plan import Sizes
 from torch_ir.run.executor import read_sizes
@@ -85,12 +85,16 @@ class _Lockstep:
         if operator is None or any(isinstance(value, FunctionRef) for value in node.attrs.values()):
             raise ExecutionError(f"{node!r} cannot run in lockstep; run the ranks as processes")
         results = [
-            present(
-                operator(**keywords({name: values[at] for name, values in inputs.items()}, node.attrs, self._value))
-            )
+            self._called(operator, node, {name: values[at] for name, values in inputs.items()})
             for at in range(len(self.ranks))
         ]
         return [list(values) for values in zip(*results, strict=True)]
+
+    def _called(self, operator: Operator, node: OpNode, inputs: dict[str, Any]) -> Any:
+        try:
+            return present(operator(**keywords(inputs, node.attrs, self._value)))
+        except Exception as error:  # anything that an operator raises
+            raise ExecutionError(f"{node!r}: {first_line(error)}") from error
 
     def _value(self, value: Any) -> Any:
         return evaluate(value, self.sizes) if isinstance(value, Expr) else to_torch(value)
@@ -119,6 +123,11 @@ def _exchanged(kind: str, node: OpNode, values: Values) -> Values:
     """Return what each rank has after a collective of these values."""
     if kind == "all_gather_into_tensor":
         return [torch.cat(values) for _ in values]
+    if kind == "broadcast":
+        return [values[node["src"]].clone() for _ in values]
+    if kind == "all_to_all_single":
+        sent = [value.split(node["input_split_sizes"]) for value in values]
+        return [torch.cat([pieces[at] for pieces in sent]) for at in range(len(values))]
     reduced = values[0]
     for value in values[1:]:
         reduced = _REDUCTIONS[node["reduce_op"]](reduced, value)

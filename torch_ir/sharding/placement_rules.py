@@ -44,6 +44,8 @@ class PlacedNode:
     places: Mapping[str, Placement]
     ranks: int
     where: str
+    capacity: float | None = None  # of a module that sends tokens to experts
+    is_ring: bool = False  # in a module whose attention keeps keys and values sharded
 
     def place(self, argument: str) -> Placement:
         """Return the placement of an argument; replicated if it is absent."""

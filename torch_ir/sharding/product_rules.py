@@ -26,8 +26,8 @@ def linear(placed: PlacedNode) -> Local | None:
 @shards("aten.mm", "aten.addmm", "aten.bmm", "aten.matmul", "aten.baddbmm")
 def matmul(placed: PlacedNode) -> Local | None:
     """left [..., m, k], right [..., k, n], and an optional addend"""
-    added = "self" if "addbmm" in placed.node.op_type or "addmm" in placed.node.op_type else ""
-    names = [name for name in placed.node.args if name != added]
+    addend = "self" if "addbmm" in placed.node.op_type or "addmm" in placed.node.op_type else ""
+    names = [name for name in placed.node.args if name != addend]
     left, right = names[0], names[-1]
     rank = len(placed.node.outputs[0].shape)
     if placed.rank(left) < 2 or placed.rank(right) < 2 or rank < 2:
@@ -37,8 +37,8 @@ def matmul(placed: PlacedNode) -> Local | None:
         return None
     one, other, result = found
     inputs: dict[str, Placement] = {left: one, right: other}
-    if added:
-        inputs[added] = _added(placed, added, result, rank)
+    if addend:
+        inputs[addend] = added(placed, addend, result, rank)
     return Local(inputs, [result])
 
 
@@ -72,7 +72,7 @@ def _batch(placed: PlacedNode, name: str, target: Shard, rank: int) -> Placement
     return Shard(dim, target.parts) if is_cut else REPLICATE
 
 
-def _added(placed: PlacedNode, name: str, result: Placement, rank: int) -> Placement:
+def added(placed: PlacedNode, name: str, result: Placement, rank: int) -> Placement:
     """Return the placement of the addend of a product."""
     if not isinstance(result, Shard):
         return result
@@ -82,52 +82,6 @@ def _added(placed: PlacedNode, name: str, result: Placement, rank: int) -> Place
 
 def _is_sum(place: Placement) -> bool:
     return isinstance(place, Partial) and place.reduction == "sum"
-
-
-@shards("aten.scaled_dot_product_attention")
-def attention(placed: PlacedNode) -> Local | None:
-    """query [..., heads, m, d], key and value [..., heads, n, d]: batches, heads and queries may be sharded."""
-    rank = placed.rank("query")
-    places = [placed.place(name) for name in ("query", "key", "value")]
-    lead = next((place for place in places if isinstance(place, Shard)), None)
-    if lead is None or lead.parts > 1 or any(placed.rank(name) != rank for name in ("key", "value")):
-        return None
-    write = None
-    if lead.dim < rank - 2 and _are_shared(placed, lead):
-        inputs: dict[str, Placement] = {"query": lead}
-        write = _with_shared_heads
-    elif lead.dim < rank - 2:
-        for name in ("query", "key", "value"):
-            placed.check_cut(placed.tensor(name), lead.dim)
-        inputs = dict.fromkeys(("query", "key", "value"), lead)
-    elif lead == Shard(rank - 2) == places[0] and not placed.node.attrs["is_causal"]:
-        inputs = {"query": lead}
-    else:
-        return None
-    if placed.has("attn_mask"):
-        inputs["attn_mask"] = _added(placed, "attn_mask", lead, rank)
-    return Local(inputs, [lead], write=write)
-
-
-def _are_shared(placed: PlacedNode, cut: Shard) -> bool:
-    """Whether query heads are sharded that share key and value heads, too few for all ranks."""
-    heads, shared = placed.tensor("query").shape[cut.dim], placed.tensor("key").shape[cut.dim]
-    is_grouped = placed.node.attrs.get("enable_gqa") is True and cut.dim == placed.rank("query") - 3
-    is_counted = (
-        isinstance(heads, int) and isinstance(shared, int) and heads % placed.ranks == 0 and heads % shared == 0
-    )
-    return is_grouped and is_counted and shared % placed.ranks != 0
-
-
-def _with_shared_heads(writer: Writer, inputs: dict[str, TensorMeta], placed: PlacedNode) -> list[TensorMeta]:
-    """Select the heads of whole keys and values that the rank's queries use."""
-    dim = placed.rank("query") - 3
-    heads, shared = (int(placed.tensor(name).shape[dim]) for name in ("query", "key"))
-    index = writer.shared_rows(heads, heads // shared)
-    given = dict(inputs)
-    for name in ("key", "value"):
-        given[name] = writer.add("aten.index_select.default", {"self": inputs[name], "index": index}, {"dim": dim})
-    return [writer.add(placed.node.op_type, given, placed.node.attrs)]
 
 
 @shards("aten._grouped_mm", "transformers.grouped_mm_fallback")

@@ -16,6 +16,7 @@ from torch_ir.ir.graph.placements import (
     Partial,
     Placement,
     Replicate,
+    Routed,
     Shard,
     first_divisible,
     local_shape,
@@ -26,18 +27,20 @@ from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ops.effects import is_random, writes_in_place
 from torch_ir.ops.schema import find_operator
 from torch_ir.sharding import (  # noqa: F401  # they register their rules
+    attention_rules,
     dim_rules,
     gradient_rules,
     loss_rules,
     product_rules,
     sum_rules,
 )
+from torch_ir.sharding.expert_rules import routed_node
 from torch_ir.sharding.gradient_sums import place_of_sum, wanted_products
 from torch_ir.sharding.placement_rules import Local, PlacedNode, rule_of
 from torch_ir.sharding.rank_writer import Writer
 from torch_ir.sharding.styles import Style
 
-_NEAREST = (Replicate, Shard, Partial)  # preferred sources for moving a tensor, best first
+_NEAREST = (Replicate, Shard, Partial, Routed)  # preferred sources for moving a tensor, best first
 OUTSIDE = "\0"  # marks values that no module computes
 _UNFIT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
@@ -129,7 +132,7 @@ class RankGraph:
 
     def _placed(self, tensor: TensorMeta, place: Placement, local: TensorMeta) -> TensorMeta:
         before = tensor.placement if self.whole.axes else ()
-        local.placement = None if before is None else (*before, str(place))
+        local.placement = None if before is None or isinstance(place, Routed) else (*before, str(place))
         self._forms.setdefault(tensor, {})[place] = local
         return local
 
@@ -238,7 +241,10 @@ class RankGraph:
 
     def _operator(self, node: OpNode, places: dict[str, Placement], path: str) -> None:
         self.functions.update((name, self.ir.functions[name].clone()) for name in called_by([node]))
-        placed = PlacedNode(node, places, self.whole.ranks, path or node.name)
+        styles = [style for _, style in self.whole.plan.around(path)]
+        capacity = next((style.capacity for style in styles if style.capacity), None)
+        is_ring = any(style.is_ring for style in styles)
+        placed = PlacedNode(node, places, self.whole.ranks, path or node.name, capacity, is_ring)
         try:
             local = self._answer(placed)
             given = {
@@ -259,6 +265,8 @@ class RankGraph:
             raise ShardError(f"{placed.where}: {placed.node!r} draws random numbers, which would differ between ranks")
         if writes_in_place(placed.node):
             raise ShardError(f"{placed.where}: {placed.node!r} writes in place; shard a functional graph")
+        if (routed := routed_node(placed)) is not None:
+            return routed
         if all(place == REPLICATE for place in placed.places.values()):
             dim = self._products.get(placed.node.outputs[0]) if placed.node.outputs else None
             if dim is None:

@@ -7,17 +7,25 @@ the rank's own rows of a tensor, are computed once. So one graph serves all rank
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.analysis.shapes.size_polynomials import product
 from torch_ir.errors import ShapeError, ShardError
 from torch_ir.ir import IR, Dim, Expr, MemoryFormat, OpNode, Origin, Param, TensorMeta
 from torch_ir.ir.graph.free_names import fresh
-from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Shard, rank_key
+from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Routed, Shard, rank_key
 
 NEW = {"dtype": None, "layout": None, "device": None, "pin_memory": None}  # the defaults of a factory function
 _NOWHERE = Origin()
+
+
+class Route(NamedTuple):
+    """How rows are sent to the ranks of their experts and back, on one rank."""
+
+    ends: TensorMeta  # of the rows of each of the rank's experts
+    slots: TensorMeta  # where each received row is among them
+    back: TensorMeta  # where each of the rank's own rows is among those that come back
 
 
 class Writer:
@@ -34,6 +42,7 @@ class Writer:
         self.written: list[OpNode] = []  # the others
         self.decided: dict[tuple[Any, ...], TensorMeta] = {}  # rank-dependent values
         self.rank: TensorMeta | None = None
+        self.routes: dict[Routed, Route] = {}
         self.origin = _NOWHERE
         self._shapes = shapes
         self._is_function, self._infers = is_function, infers
@@ -48,14 +57,15 @@ class Writer:
         name: str = "",
         hints: Sequence[Dim] = (),
         shape: Iterable[Dim] | None = None,
+        dtype: str = "",
     ) -> TensorMeta:
         """Add a node with one output, named after its operator; `hints` are sizes that it may have.
 
-        `shape` is that of the output if it is known; its dtype is that of `self`, or of the first input.
+        `shape` is that of the output if it is known, and `dtype` its dtype if not that of `self`, or the first input.
         """
         if not self._infers and shape is not None:
             name = name or op_type.split(".")[1]
-            made = [TensorMeta(name, shape, inputs.get("self", next(iter(inputs.values()))).dtype)]
+            made = [TensorMeta(name, shape, dtype or inputs.get("self", next(iter(inputs.values()))).dtype)]
             self.append(OpNode(name, op_type, inputs.values(), made, attrs, args=inputs, origin=self.origin))
             return made[0]
         made = self.add_several(op_type, inputs, attrs, name, hints)
@@ -103,6 +113,8 @@ class Writer:
         """Redistribute a value from one placement to another."""
         if before == after or (isinstance(after, Partial) and after.is_of(before)):
             return tensor
+        if isinstance(before, Routed) or isinstance(after, Routed):
+            return self._returned(tensor, before, after)
         if isinstance(before, Partial) and isinstance(after, Partial):
             return self._once(self._reduced(tensor, before, REPLICATE))
         if isinstance(before, Partial):
@@ -116,7 +128,7 @@ class Writer:
         """Select the rank's own shard of a replicated tensor."""
         size = int(tensor.shape[place.dim])
         inputs, shape = (
-            {"self": tensor, "index": self._rows(size, place.parts)},
+            {"self": tensor, "index": self.rows(size, place.parts)},
             _with(tensor, place, size // self.ranks),
         )
         return self.add("aten.index_select.default", inputs, {"dim": place.dim}, "pieces", shape=shape)
@@ -148,7 +160,7 @@ class Writer:
             attrs = {"reduce_op": reduction, "group_size": self.ranks, "group_name": self.axis}
             shape = local if given.shape[1:] == local[1:] else (1, *local)
             made = self._waited("_c10d_functional.reduce_scatter_tensor.default", {"input": given}, attrs, shape)
-            made = made if made.shape == local else self._viewed(made, local)
+            made = made if made.shape == local else self.viewed(made, local)
         else:
             made = self._waited("_c10d_functional.all_reduce.default", {"input": tensor}, attrs, tensor.shape)
         if before.reduction == "avg":
@@ -167,13 +179,14 @@ class Writer:
         return self._rearranged(tensor, apart, order, [self.ranks, *local]), local
 
     def _rearranged(self, tensor: TensorMeta, apart: list[Any], order: list[int], together: list[Any]) -> TensorMeta:
-        split = self._viewed(tensor, apart)
+        split = self.viewed(tensor, apart)
         turned = self.add("aten.permute.default", {"self": split}, {"dims": order}, shape=[apart[dim] for dim in order])
         if not self._infers:
             turned.stride = tuple(range(1, len(order) + 1))  # any that is not row-major
-        return self._contiguous(self._viewed(turned, together))
+        return self._contiguous(self.viewed(turned, together))
 
-    def _viewed(self, tensor: TensorMeta, shape: Sequence[Any]) -> TensorMeta:
+    def viewed(self, tensor: TensorMeta, shape: Sequence[Any]) -> TensorMeta:
+        """Return a tensor with another shape."""
         sizes = [Expr(size) if isinstance(size, str) else size for size in shape]
         return self.add("aten.reshape.default", {"self": tensor}, {"shape": sizes}, shape=shape)
 
@@ -191,6 +204,41 @@ class Writer:
         begun = self.add(op_type, inputs, attrs, hints=hints, shape=shape)
         return self.add("_c10d_functional.wait_tensor.default", {"tensor": begun}, {}, shape=shape)
 
+    def exchanged(self, tensor: TensorMeta) -> TensorMeta:
+        """Send the n-th of equal pieces of the first dimension to the n-th rank, and join the received ones."""
+        sizes = [int(tensor.shape[0]) // self.ranks] * self.ranks
+        attrs = {"output_split_sizes": sizes, "input_split_sizes": sizes, "group_name": self.axis}
+        op_type = "_c10d_functional.all_to_all_single.default"
+        return self._waited(op_type, {"input": self._contiguous(tensor)}, attrs, tensor.shape)
+
+    def broadcast(self, tensor: TensorMeta, rank: int) -> TensorMeta:
+        """Return the tensor of one rank."""
+        attrs = {"src": rank, "group_name": self.axis}
+        given = {"input": self._contiguous(tensor)}
+        return self._waited("_c10d_functional.broadcast.default", given, attrs, tensor.shape)
+
+    def chosen(self, tensor: TensorMeta, index: TensorMeta, name: str = "") -> TensorMeta:
+        """Select rows by their numbers."""
+        inputs, shape = {"self": tensor, "index": index}, (*index.shape, *tensor.shape[1:])
+        return self.add("aten.index_select.default", inputs, {"dim": 0}, name, shape=shape)
+
+    def require(self, condition: TensorMeta, message: str) -> None:
+        """Let a run fail with this message unless the condition is true."""
+        name = fresh("assert_async", self._taken) if self._infers else "assert_async"
+        self.append(
+            OpNode(name, "aten._assert_async.msg", [condition], [], {"assert_msg": message}, args=["self"],
+                   origin=self.origin)
+        )  # fmt: skip
+
+    def _returned(self, tensor: TensorMeta, before: Placement, after: Placement) -> TensorMeta:
+        """Send the rows of experts back to the ranks of their tokens; nothing else is made of sorted rows."""
+        route = self.routes.get(before) if isinstance(before, Routed) else None
+        rows = None if route is None else int(route.back.shape[0])
+        if route is None or not isinstance(after, Routed) or (after.kind, after.rows) != ("rows", rows):
+            where = self.origin.module or tensor.name
+            raise ShardError(f"{where}: {tensor.name!r} is sorted by expert on each rank, and has no whole")
+        return self.chosen(self.exchanged(self.chosen(tensor, route.slots)), route.back)
+
     # -- rank-dependent values ----------------------------------------------------------------------------------------
 
     def first_of(self, size: Any) -> TensorMeta:
@@ -201,7 +249,7 @@ class Writer:
         """Return whether this is the first rank, as a tensor of one bool."""
         return self._decided(("is_first",), (1,), "bool")
 
-    def _rows(self, size: int, parts: int) -> TensorMeta:
+    def rows(self, size: int, parts: int = 1) -> TensorMeta:
         """Return the rank's own indices of a dimension."""
         return self._decided(("rows", size, parts), (size // self.ranks,), "int64")
 
@@ -210,6 +258,10 @@ class Writer:
         own = size // self.ranks
         count = own if group % own else 1  # all may share one
         return self._decided(("shared", size, group), (count,), "int64")
+
+    def causal_mask(self, queries: int, keys: int) -> TensorMeta:
+        """Return which keys each of the rank's own queries attends to: those up to its position."""
+        return self._decided(("causal", queries, keys), (queries // self.ranks, keys), "bool")
 
     def _decided(self, key: tuple[Any, ...], shape: tuple[int, ...], dtype: str) -> TensorMeta:
         if key not in self.decided:
@@ -239,6 +291,10 @@ class Writer:
             return self.add("aten.mul.Scalar", {"self": rank}, {"other": size}, name)
         if kind == "shared":
             return self._groups(size, parts, name)
+        if kind == "causal":
+            rows = self.add("aten.unsqueeze.default", {"self": self.rows(size)}, {"dim": 1})
+            columns = self.add("aten.arange.default", {}, {"end": parts, **NEW})
+            return self.add("aten.ge.Tensor", {"self": rows, "other": columns}, {}, name)
         own = size // self.ranks // parts
         first = self.first_of(own)
         places = self.add("aten.arange.default", {}, {"end": own * parts, **NEW})
@@ -251,7 +307,7 @@ class Writer:
 
     def _groups(self, size: int, group: int, name: str) -> TensorMeta:
         own = size // self.ranks
-        places = self._rows(size, 1) if group % own else self.first_of(own)
+        places = self.rows(size) if group % own else self.first_of(own)
         return self.add("aten.div.Scalar_mode", {"self": places}, {"other": group, "rounding_mode": "floor"}, name)
 
     def _rank_number(self) -> TensorMeta:

@@ -5,8 +5,10 @@ Names are those of transformers' plans. Torch's ParallelStyle objects are accept
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch_ir.errors import ShardError, did_you_mean
@@ -30,6 +32,8 @@ class Style:
     taken: Placement | None = None
     is_linear: bool = False  # dimensions refer to the weight of nn.Linear
     is_gathered: bool = False  # weights are stored in shards, and gathered before each use
+    is_ring: bool = False  # attention keeps keys and values sharded
+    capacity: float | None = None  # rows that a rank may send to another one's experts, as a multiple of the mean
 
     def of_weight(self, rank: int, module_class: str) -> Placement:
         """Return the placement of a weight with that many dimensions."""
@@ -82,7 +86,11 @@ STYLES: dict[str, Style] = {
     "ep_dispatch_experts": Style(outputs=REPLICATE),
     "ep_router": Style(),
     "fsdp": Style(is_gathered=True),
+    "ring": Style(is_ring=True),
 }
+_NAMES = (*STYLES, "all_to_all")
+_TABLE = ("matrix", "vector", "inputs", "outputs", "taken")  # fields that a table may have
+_ALL_TO_ALL = re.compile(r"all_to_all(?:\((?P<capacity>\d{1,6}(?:\.\d{1,6})?)\))?", re.ASCII)
 _SHORT = {"sequence": "sequence_parallel", "expert": "grouped_gemm", "experts": "ep_dispatch_experts"}
 
 
@@ -91,20 +99,28 @@ def style_of(given: Any, where: str) -> Style:
     if isinstance(given, Style):
         return given
     if isinstance(given, str):
+        if found := _ALL_TO_ALL.fullmatch(given):
+            return _dispatching(found["capacity"], where)
         name = _SHORT.get(given, given)
         if name not in STYLES:
-            raise ShardError(f"plan for {where!r:.80}: unknown style {given!r:.80}{did_you_mean(given, STYLES)}")
+            raise ShardError(f"plan for {where!r:.80}: unknown style {given!r:.80}{did_you_mean(given, _NAMES)}")
         return STYLES[name]
     if isinstance(given, Mapping):
         return _from_table(given, where)
     return _from_torch(given, where)
 
 
+def _dispatching(capacity: str | None, where: str) -> Style:
+    """Return the style of experts to which tokens are sent; without a capacity, every routing has room."""
+    if capacity is not None and float(capacity) < 1:
+        raise ShardError(f"plan for {where!r:.80}: the capacity of all_to_all must be at least 1, not {capacity}")
+    return Style(capacity=math.inf if capacity is None else float(capacity))
+
+
 def _from_table(given: Mapping[str, Any], where: str) -> Style:
-    known = [field.name for field in fields(Style) if not field.name.startswith("is_")]
     for name, text in given.items():
-        if name not in known or not isinstance(text, str):
-            raise ShardError(f"plan for {where!r}: {name!r} must be one of {', '.join(known)}, with a placement")
+        if name not in _TABLE or not isinstance(text, str):
+            raise ShardError(f"plan for {where!r}: {name!r} must be one of {', '.join(_TABLE)}, with a placement")
     placements: dict[str, Any] = {name: parse(text) for name, text in given.items()}
     return Style(**placements)
 
@@ -132,7 +148,7 @@ def _from_torch(given: Any, where: str) -> Style:
         return Style(inputs=inputs, taken=taken)
     if kind == "PrepareModuleOutput":
         return Style(outputs=_one(given.desired_output_layouts, where))
-    raise ShardError(f"plan for {where!r:.80}: unknown style {kind:.80}; expected one of {', '.join(STYLES)}")
+    raise ShardError(f"plan for {where!r:.80}: unknown style {kind:.80}; expected one of {', '.join(_NAMES)}")
 
 
 def _all(layouts: Any) -> tuple[Any, ...]:

@@ -112,7 +112,7 @@ def _own_rows(writer: Writer, inputs: dict[str, TensorMeta], placed: PlacedNode)
 @shards("aten.index", "aten.index_select")
 def looked_up(placed: PlacedNode) -> Local | None:
     """One dimension is indexed: the others may be sharded, or the index tensor."""
-    found = _looked_for(placed)
+    found = looked_for(placed)
     if found is None:
         return None
     at, name = found
@@ -126,7 +126,7 @@ def looked_up(placed: PlacedNode) -> Local | None:
     return Local({"self": place}, [PARTIAL]) if is_sum else None
 
 
-def _looked_for(placed: PlacedNode) -> tuple[int, str] | None:
+def looked_for(placed: PlacedNode) -> tuple[int, str] | None:
     """Return the indexed dimension and the index argument; None for several, and for masks."""
     if placed.has("index"):
         return placed.dim(), "index"

@@ -2,6 +2,8 @@
 
 all_gather       n - 1 pieces of the size of a rank's input
 reduce_scatter   n - 1 pieces of the size of a rank's output
+broadcast        the whole tensor, passed on by all ranks but the last
+all_to_all       n - 1 of n pieces of a rank's input
 all_reduce       a reduce_scatter and an all_gather of pieces of 1/n of the tensor
 """
 
@@ -23,14 +25,17 @@ def communication(node: OpNode, mesh: Mapping[str, int]) -> Dim:
     return formula(node, ranks) if formula is not None and node.inputs and node.outputs else 0
 
 
-def _all_reduce(node: OpNode, ranks: int) -> Dim:
+def _pieces(count: int, node: OpNode, ranks: int) -> Dim:
+    """Return the bytes of some of the pieces of 1/n of a rank's input."""
     whole = bytes_of(node.inputs[0])
     piece = -(-whole // ranks) if isinstance(whole, int) else f"({whole} + {ranks - 1}) // {ranks}"
-    return product(2 * (ranks - 1), piece)
+    return product(count, piece)
 
 
 _FORMULAS: dict[str, Callable[[OpNode, int], Dim]] = {
-    "_c10d_functional.all_reduce": _all_reduce,
+    "_c10d_functional.all_reduce": lambda node, ranks: _pieces(2 * (ranks - 1), node, ranks),
+    "_c10d_functional.broadcast": lambda node, ranks: _pieces(ranks - 1, node, ranks),
+    "_c10d_functional.all_to_all_single": lambda node, ranks: _pieces(ranks - 1, node, ranks),
     "_c10d_functional.all_gather_into_tensor": lambda node, ranks: product(ranks - 1, bytes_of(node.inputs[0])),
     "_c10d_functional.reduce_scatter_tensor": lambda node, ranks: product(ranks - 1, bytes_of(node.outputs[0])),
 }

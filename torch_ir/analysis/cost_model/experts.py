@@ -47,7 +47,7 @@ def grouped_work(node: OpNode, case: str = EXPECTED) -> Grouped:
     if routing is None:
         return Grouped(macs, total([read, bytes_of(weights), bytes_of(rows)]), written)
     experts = int(weights.shape[0])
-    share = min(1.0, routing.rows(experts, case) / (routing.tokens * routing.choices))
+    share = min(1.0, routing.rows(experts, case) / int(rows.shape[0]))
     used = routing.used(experts, case) / experts
     moved = total([read, _part(bytes_of(weights), used), _part(bytes_of(rows), share)])
     return Grouped(_part(macs, share), moved, _part(written, share))
@@ -60,7 +60,7 @@ def _routing(node: OpNode, weights: TensorMeta, rows: TensorMeta) -> Routing | N
         return None
     experts, count = map(int, sizes)
     found = routing_behind(node["offs"])
-    is_of_rows = found and found.tokens * found.choices == count and found.experts >= experts
+    is_of_rows = found and found.tokens * found.choices >= count and found.experts >= experts
     return found if is_of_rows else Routing(count, 1, experts)
 
 

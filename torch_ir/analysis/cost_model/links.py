@@ -4,7 +4,9 @@
     network.seconds(all_reduce, 1 << 20, {"dp": 2, "tp": 8})
 
 A step that sends b bytes takes `latency + b / bandwidth`. Collectives are rings, in two levels if their ranks are on
-several nodes: one ring in each node, and one ring between the nodes for each rank in a node.
+several nodes: one ring in each node, and one ring between the nodes for each rank in a node. An all_to_all is no ring:
+a rank sends to all others directly, first to those in other nodes and then to those in its own, all messages at once.
+In a broadcast, every rank passes on what it gets while it gets it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ _PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _SMALL = {"": 1.0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "n": 1e-9}
 _NUMBER = r"(\d{1,18}(?:\.\d{1,9})?)"
 _LINK = re.compile(rf"{_NUMBER} ?([KMGT]?)B?(?:/s)? ?, ?{_NUMBER} ?([muµn]?)s?", re.ASCII)
+_CHAIN = "_c10d_functional.broadcast"
+_DIRECT = "_c10d_functional.all_to_all_single"
 _TWO_PASSES = "_c10d_functional.all_reduce"  # a reduce_scatter, then an all_gather
 
 
@@ -65,18 +69,37 @@ class Network:
 
     def seconds(self, node: OpNode, sent: float, mesh: Mapping[str, int]) -> float:
         """Return the time of a collective for which every rank of a mesh sends so many bytes."""
-        axis = node.attrs["group_name"]
-        passes = 2 if base_name(node.op_type) == _TWO_PASSES else 1
+        axis, name = node.attrs["group_name"], base_name(node.op_type)
+        passes = 2 if name == _TWO_PASSES else 1
         ranks = mesh[axis]
+        if name == _CHAIN:
+            return self.chain(ranks, _stride(mesh, axis), sent * ranks / (ranks - 1))
+        if name == _DIRECT:
+            return self.direct(ranks, _stride(mesh, axis), sent / (ranks - 1))
         return passes * self.ring(ranks, _stride(mesh, axis), sent / passes / (ranks - 1))
 
     def ring(self, ranks: int, stride: int, piece: float) -> float:
         """Return the time in which every rank gets a piece of every other; neighbours are `stride` devices apart."""
-        inside = min(ranks, max(1, self.per_node // stride))
-        if ranks % inside:
-            inside = 1
+        inside = self._inside(ranks, stride)
         nodes = ranks // inside
         return (nodes - 1) * self.between.seconds(piece) + (inside - 1) * self.within.seconds(piece * nodes)
+
+    def direct(self, ranks: int, stride: int, piece: float) -> float:
+        """Return the time in which every rank sends a different piece to every other."""
+        inside = self._inside(ranks, stride)
+        counts = ((self.between, ranks - inside), (self.within, inside - 1))
+        return sum(link.seconds(count * piece) for link, count in counts if count)
+
+    def chain(self, ranks: int, stride: int, whole: float) -> float:
+        """Return the time in which a tensor goes from one rank to all others, through each of them."""
+        inside = self._inside(ranks, stride)
+        hops = [self.between] * (ranks // inside - 1) + [self.within] * (ranks - ranks // inside)
+        return sum(link.latency for link in hops) + max((whole / link.bandwidth for link in hops), default=0.0)
+
+    def _inside(self, ranks: int, stride: int) -> int:
+        """Return how many of the ranks are in one node."""
+        inside = min(ranks, max(1, self.per_node // stride))
+        return 1 if ranks % inside else inside
 
     def hop(self, first: int, second: int) -> Link:
         """Return the link between two devices."""

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torch_ir.analysis.shapes.size_polynomials import product
-from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir import IR, Dim, OpNode, TensorMeta
 
 LOWER, EXPECTED, UPPER = CASES = ("lower", "expected", "upper")
-_ROUTER = "aten.topk"
+_ROUTER, _SORTING, _SENDING = "aten.topk", ("aten.sort", "aten.argsort"), "_c10d_functional.all_to_all_single"
 _NEAR = 64  # nodes between a router and what it decides
 _COUNTING = ("nonzero", "nonzero_numpy", "masked_select", "unique", "_unique", "_unique2", "unique_consecutive",
              "unique_dim", "index", "argwhere")  # fmt: skip
@@ -56,12 +56,25 @@ class DataSize(NamedTuple):
 
 
 def routing_behind(tensor: TensorMeta) -> Routing | None:
-    """Return the nearest router that a tensor depends on; None if there is none, or its sizes are open."""
+    """Return the nearest router that a tensor depends on; None if there is none, or its sizes are open.
+
+    A rank may route all tokens and sort its own: the tokens are those whose choices are sorted, of all ranks that send
+    them.
+    """
     nodes = [tensor.producer] if tensor.producer else []
     seen = set(nodes)
+    rows: Dim | None = None
+    ranks = 1
     for node in nodes:  # breadth first: `nodes` grows
         if node.op_type.startswith(_ROUTER):
-            return _routing_of(node)
+            found = _routing_of(node)
+            if found is None or not isinstance(rows, int) or rows % found.choices:
+                return found
+            return replace(found, tokens=rows // found.choices * ranks)
+        if node.op_type.startswith(_SORTING) and len(node.inputs[0].shape) == 1:
+            rows = rows or node.inputs[0].shape[0]
+        if node.op_type.startswith(_SENDING):
+            ranks = len(node.attrs["input_split_sizes"])
         for each in node.inputs:
             if each.producer and each.producer not in seen and len(seen) < _NEAR:
                 seen.add(each.producer)

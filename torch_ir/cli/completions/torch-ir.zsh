@@ -462,6 +462,7 @@ _shtab_torch_ir_plan_options=(
   "--link[bandwidth and latency within a node (default\: 100GB\/s,5us)]:LINK:"
   "--between[the same between nodes (default\: 25GB\/s,10us)]:LINK:"
   "--objective[what to minimise\: \`latency\` of one run (default), or time between runs, for \`throughput\`]:NAME:"
+  "--capacity[room for tokens sent to experts, as a multiple of the mean (default\: for every routing)]:FACTOR:"
   "--entry[the entry point to plan, such as decode (default\: the first)]:NAME:"
   "*"{-d,--dim}"[a value for a symbolic size\; repeatable]:NAME=SIZE:"
   {-o,--output}"[where to write the plan (default\: report only)]:FILE:_files"

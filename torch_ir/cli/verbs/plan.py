@@ -36,6 +36,12 @@ def add_parser(verbs: Verbs) -> None:
         metavar="NAME",
         help="what to minimise: `latency` of one run (default), or time between runs, for `throughput`",
     )
+    parser.add_argument(
+        "--capacity",
+        type=float,
+        metavar="FACTOR",
+        help="room for tokens sent to experts, as a multiple of the mean (default: for every routing)",
+    )
     parser.add_argument("--entry", metavar="NAME", help="the entry point to plan, such as decode (default: the first)")
     parser.add_argument(
         "-d", "--dim", action="append", default=[], metavar="NAME=SIZE", help="a value for a symbolic size; repeatable"
@@ -58,7 +64,14 @@ def run(arguments: argparse.Namespace) -> int:
     cluster = Cluster(arguments.devices, parse_bytes(arguments.memory), **chosen)
     sizes = parse_sizes(arguments.dim)
     ir = load_checked(arguments.file)
-    report = find_plan(ir, cluster, objective=arguments.objective, entry=arguments.entry, sizes=sizes)
+    report = find_plan(
+        ir,
+        cluster,
+        objective=arguments.objective,
+        entry=arguments.entry,
+        sizes=sizes,
+        capacity=arguments.capacity,
+    )
     if arguments.output:
         report.best.save(arguments.output)
     show(arguments, report.to_dict, lambda: report.text(terminal_width()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.errors import GraphError, suggestion
@@ -71,6 +71,20 @@ def _check_collective(node: OpNode, mesh: Mapping[str, int], path: str) -> None:
     if attrs.get("group_size", mesh[axis]) != mesh[axis]:
         message = f"{node!r:.200} has group_size {attrs['group_size']!r:.40}, but axis {axis!r} has {mesh[axis]}"
         raise GraphError(message, f"{path}.group_size", rule="R7", node=node.name)
+    source = attrs.get("src", 0)
+    if type(source) is not int or not 0 <= source < mesh[axis]:
+        message = f"{node!r:.200} has src {source!r:.40}, but axis {axis!r} has {mesh[axis]} ranks"
+        raise GraphError(message, f"{path}.src", rule="R7", node=node.name)
+    for name, tensors in (("output_split_sizes", node.outputs), ("input_split_sizes", node.inputs)):
+        if name in attrs and attrs[name] != _equal_splits(tensors, mesh[axis]):
+            message = f"{node!r:.200} has {name} {attrs[name]!r:.40}; expected {mesh[axis]} equal parts of dimension 0"
+            raise GraphError(message, f"{path}.{name}", rule="R7", node=node.name)
     if attrs.get("reduce_op", "sum") not in REDUCTIONS:
         message = f"{node!r:.200} has an unknown reduce_op {attrs['reduce_op']!r:.40}"
         raise GraphError(message, f"{path}.reduce_op", rule="R5", node=node.name)
+
+
+def _equal_splits(tensors: Sequence[TensorMeta], ranks: int) -> list[int] | None:
+    """Return the sizes of the messages of an all_to_all; None if its tensor cannot be divided."""
+    first = next((tensor.shape[0] for tensor in tensors if tensor.shape), None)
+    return [first // ranks] * ranks if isinstance(first, int) and first % ranks == 0 and ranks <= first else None

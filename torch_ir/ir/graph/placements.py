@@ -55,7 +55,25 @@ class Partial:
         return f"partial({self.reduction})"
 
 
-Placement = Union[Replicate, Shard, Partial]
+@dataclass(frozen=True)
+class Routed:
+    """Rows of tokens sorted by expert on each rank: the rank's own tokens, or those of all ranks for its experts.
+
+    No whole tensor has the rows in this order, so files do not name this placement. `kind` is one of those in
+    `sharding/expert_rules.py`, `home` is where the tokens are before they are sorted, and `route` is the name of the
+    tensor by which they are sent.
+    """
+
+    kind: str
+    home: Shard
+    rows: int | None = None  # on a rank; None where dimension 0 is not that of rows
+    route: str = ""
+
+    def __str__(self) -> str:
+        return f"routed {self.kind}"
+
+
+Placement = Union[Replicate, Shard, Partial, Routed]
 REPLICATE = Replicate()
 PARTIAL = Partial()
 
@@ -78,7 +96,9 @@ def parse(text: str) -> Placement:
 
 
 def plain(place: Placement) -> Placement:
-    """Return the placement without its `support`."""
+    """Return the placement that a function takes or returns: without `support`, and never routed."""
+    if isinstance(place, Routed):
+        return REPLICATE
     return Partial(place.reduction) if isinstance(place, Partial) else place
 
 
@@ -89,6 +109,8 @@ def counted(place: Placement, rank: int) -> Placement:
 
 def local_shape(tensor: TensorMeta, place: Placement, ranks: int, where: str) -> tuple[Dim, ...]:
     """Return the shape of one rank's piece; a ShardError names the place if the pieces would not be equal."""
+    if isinstance(place, Routed) and place.rows is not None:
+        return (place.rows, *tensor.shape[1:])
     if not isinstance(place, Shard):
         return tensor.shape
     if not 0 <= place.dim < len(tensor.shape):

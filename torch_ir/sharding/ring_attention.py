@@ -1,0 +1,114 @@
+"""Attention over sharded keys and values: the style `ring`.
+
+Each rank in turn sends its block of keys and values to all others, which attend to one block at a time. Softmax over
+all keys is merged from those over blocks, with m the largest score so far:
+
+    m' = max(m, max(scores))    l' = l exp(m - m') + sum(exp(scores - m'))    o' = o exp(m - m') + exp(scores - m') v
+    result = o / l, which is zero where every key is masked, as in torch
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torch_ir.ir import Dtype, TensorMeta
+from torch_ir.sharding.placement_rules import PlacedNode
+from torch_ir.sharding.rank_writer import NEW, Writer
+
+_NARROW = ("float16", "bfloat16")  # merged in float32, as fused kernels do
+
+
+class _Merged(NamedTuple):
+    largest: TensorMeta
+    total: TensorMeta
+    result: TensorMeta
+
+
+def in_blocks(writer: Writer, inputs: dict[str, TensorMeta], placed: PlacedNode) -> list[TensorMeta]:
+    """Attend to the keys and values of all ranks, block by block."""
+    steps = _Steps(writer, inputs, placed)
+    merged = None
+    for rank in range(writer.ranks):
+        merged = steps.with_block(rank, merged)
+    assert merged is not None
+    none = steps.add("aten.eq.Scalar", {"self": merged.total}, other=0)
+    safe = steps.add("aten.masked_fill.Scalar", {"self": merged.total, "mask": none}, value=1)
+    return [steps.cast(steps.add("aten.div.Tensor", {"self": merged.result, "other": safe}), inputs["query"].dtype)]
+
+
+class _Steps:
+    """What all blocks share: scaled queries, and keys beside values as one message."""
+
+    def __init__(self, writer: Writer, inputs: Mapping[str, TensorMeta], placed: PlacedNode) -> None:
+        self.writer, self.placed = writer, placed
+        query, key, value = (inputs[name] for name in ("query", "key", "value"))
+        self.mask, self.is_causal = inputs.get("attn_mask"), placed.node.attrs["is_causal"] is True
+        self.size, self.width = int(key.shape[-2]), int(key.shape[-1])
+        self.dtype = "float32" if query.dtype in _NARROW else query.dtype
+        self.groups = int(query.shape[-3]) // int(key.shape[-3]) if placed.node.attrs.get("enable_gqa") else 1
+        scale = placed.node.attrs.get("scale") or 1 / math.sqrt(self.width)
+        self.query = self.add("aten.mul.Scalar", {"self": self.cast(query, self.dtype)}, other=scale)
+        self.message = self.add("aten.cat.default", {"tensors.0": key, "tensors.1": value}, dim=-1)
+
+    def with_block(self, rank: int, before: _Merged | None) -> _Merged:
+        """Merge what the block of a rank contributes."""
+        block = self.cast(self.writer.broadcast(self.message, rank), self.dtype)
+        if self.groups > 1:
+            attrs = {"repeats": self.groups, "dim": -3, "output_size": None}
+            block = self.add("aten.repeat_interleave.self_int", {"self": block}, **attrs)
+        keys, values = self._columns(block, 0, self.width), self._columns(block, self.width, int(block.shape[-1]))
+        turned = self.add("aten.transpose.int", {"self": keys}, dim0=-2, dim1=-1)
+        scores = self._masked(self.add("aten.matmul.default", {"self": self.query, "other": turned}), rank)
+        largest = self.add("aten.amax.default", {"self": scores}, dim=[-1], keepdim=True)
+        if before is not None:
+            largest = self.add("aten.maximum.default", {"self": before.largest, "other": largest})
+        none = self.add("aten.eq.Scalar", {"self": largest}, other=-math.inf)  # every key so far is masked
+        base = self.add("aten.masked_fill.Scalar", {"self": largest, "mask": none}, value=0)
+        weights = self._power(scores, base)
+        total = self.add("aten.sum.dim_IntList", {"self": weights}, dim=[-1], keepdim=True, dtype=None)
+        result = self.add("aten.matmul.default", {"self": weights, "other": values})
+        if before is not None:
+            factor = self._power(before.largest, base)
+            total, result = self._plus(before.total, factor, total), self._plus(before.result, factor, result)
+        return _Merged(largest, total, result)
+
+    def _masked(self, scores: TensorMeta, rank: int) -> TensorMeta:
+        """Set the scores of keys that a query must not see to -inf, or add the mask to them."""
+        first = rank * self.size
+        if self.is_causal:
+            queries = self.writer.rows(int(self.placed.tensor("query").shape[-2]))
+            rows = self.add("aten.unsqueeze.default", {"self": queries}, dim=1)
+            keys = self.writer.add("aten.arange.start", {}, {"start": first, "end": first + self.size, **NEW})
+            hidden = self.add("aten.lt.Tensor", {"self": rows, "other": keys})
+            return self.add("aten.masked_fill.Scalar", {"self": scores, "mask": hidden}, value=-math.inf)
+        if self.mask is None:
+            return scores
+        mask = self.mask if self.mask.shape[-1] == 1 else self._columns(self.mask, first, first + self.size)
+        if mask.dtype != "bool":
+            return self.add("aten.add.Tensor", {"self": scores, "other": mask}, alpha=1)
+        hidden = self.add("aten.logical_not.default", {"self": mask})
+        return self.add("aten.masked_fill.Scalar", {"self": scores, "mask": hidden}, value=-math.inf)
+
+    def _power(self, scores: TensorMeta, base: TensorMeta) -> TensorMeta:
+        return self.add(
+            "aten.exp.default", {"self": self.add("aten.sub.Tensor", {"self": scores, "other": base}, alpha=1)}
+        )
+
+    def _plus(self, old: TensorMeta, factor: TensorMeta, new: TensorMeta) -> TensorMeta:
+        scaled = self.add("aten.mul.Tensor", {"self": old, "other": factor})
+        return self.add("aten.add.Tensor", {"self": scaled, "other": new}, alpha=1)
+
+    def _columns(self, tensor: TensorMeta, start: int, end: int) -> TensorMeta:
+        return self.add("aten.slice.Tensor", {"self": tensor}, dim=-1, start=start, end=end, step=1)
+
+    def cast(self, tensor: TensorMeta, dtype: str) -> TensorMeta:
+        """Return a tensor in another dtype."""
+        if tensor.dtype == dtype:
+            return tensor
+        more = {"non_blocking": False, "copy": False, "memory_format": None}
+        return self.add("aten.to.dtype", {"self": tensor}, dtype=Dtype(dtype), **more)
+
+    def add(self, op_type: str, inputs: Mapping[str, TensorMeta], **attrs: Any) -> TensorMeta:
+        return self.writer.add(op_type, inputs, attrs)
