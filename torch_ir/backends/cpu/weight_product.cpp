@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #if defined(__AVX512F__)
@@ -11,8 +12,9 @@ constexpr int LANES = 8;
 #else
 constexpr int LANES = 4;
 #endif
-constexpr int MOST_ROWS = 4;  // at a time
-constexpr int BLOCK = 2;      // rows of the matrix at a time, whose sums do not wait for each other
+constexpr int BLOCK = 8;       // rows of the matrix at a time, whose sums do not wait for each other
+constexpr int AHEAD = 1 << 14; // bytes between what is read and what is fetched
+constexpr int ROWS_AT_ONCE = 4, BLOCK_OF_ROWS = 2;  // sums of several rows must fit into registers, too
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Words __attribute__((vector_size(4 * LANES)));
@@ -68,6 +70,9 @@ struct Int4 {  // two in a byte, the first in the low half
   }
 };
 
+template <int VALUE>
+using Constant = std::integral_constant<int, VALUE>;
+
 struct Sizes {
   int64_t rows, count, width, group;  // of the input; rows, columns and columns with one scale of the matrix
 };
@@ -86,6 +91,7 @@ static inline void multiply(const float* x, const typename Format::Stored* matri
     for (int64_t k = g * step; k < (g + 1) * step; k += LANES)
       for (int b = 0; b < AT_ONCE; b++) {
         Floats values[PARTS];
+        __builtin_prefetch(reinterpret_cast<const char*>(matrix + b * stored + k) + AHEAD);
         Format::read(matrix + b * stored + k, zero[b], values);
         for (int r = 0; r < ROWS; r++)
           for (int p = 0; p < PARTS; p++) part[r][b] += values[p] * load(x + r * sizes.width + p * stored + k);
@@ -99,17 +105,6 @@ static inline void multiply(const float* x, const typename Format::Stored* matri
       for (int lane = 0; lane < LANES; lane++) sum += total[r][b][lane];
       y[r * sizes.count + b] = sum;
     }
-}
-
-template <class Format, int AT_ONCE>
-static void all_rows(const float* x, const typename Format::Stored* matrix, const float* scales, const int32_t* zeros,
-                     int offset, float* y, const Sizes& sizes) {
-  int64_t row = 0;
-  for (; row + MOST_ROWS <= sizes.rows; row += MOST_ROWS)
-    multiply<Format, MOST_ROWS, AT_ONCE>(x + row * sizes.width, matrix, scales, zeros, offset, y + row * sizes.count,
-                                         sizes);
-  for (; row < sizes.rows; row++)
-    multiply<Format, 1, AT_ONCE>(x + row * sizes.width, matrix, scales, zeros, offset, y + row * sizes.count, sizes);
 }
 
 template <class Format>
@@ -126,15 +121,23 @@ static void product(const float* x, const void* matrix, const float* scales, con
           apart[row * sizes.width + part * stored + k] = x[row * sizes.width + 2 * k + part];
     x = apart.data();
   }
+  const auto part = [&](auto rows, auto at_once, int64_t row, int64_t n) {
+    multiply<Format, rows(), at_once()>(x + row * sizes.width, first + n * stored,
+                                        scales ? scales + n * groups : nullptr, zeros ? zeros + n * groups : nullptr,
+                                        offset, y + row * sizes.count + n, sizes);
+  };
 #pragma omp parallel for num_threads(threads)
-  for (int64_t n = 0; n < sizes.count; n += BLOCK) {
-    const auto* from = first + n * stored;
-    const float* scale = scales ? scales + n * groups : nullptr;
-    const int32_t* zero = zeros ? zeros + n * groups : nullptr;
-    if (n + BLOCK <= sizes.count)
-      all_rows<Format, BLOCK>(x, from, scale, zero, offset, y + n, sizes);
-    else
-      all_rows<Format, 1>(x, from, scale, zero, offset, y + n, sizes);
+  for (int64_t start = 0; start < sizes.count; start += BLOCK) {
+    const bool is_whole = start + BLOCK <= sizes.count;
+    int64_t row = 0;
+    for (; is_whole && row + ROWS_AT_ONCE <= sizes.rows; row += ROWS_AT_ONCE)
+      for (int64_t n = start; n < start + BLOCK; n += BLOCK_OF_ROWS)
+        part(Constant<ROWS_AT_ONCE>{}, Constant<BLOCK_OF_ROWS>{}, row, n);
+    for (; row < sizes.rows; row++)
+      if (is_whole)
+        part(Constant<1>{}, Constant<BLOCK>{}, row, start);
+      else
+        for (int64_t n = start; n < sizes.count; n++) part(Constant<1>{}, Constant<1>{}, row, n);
   }
 }
 
