@@ -9,9 +9,9 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 
 from tests.architectures import architectures
 from torch_ir import IR, ExecutionError, ExportError, extract_ir, optimize
+from torch_ir.backends.cpu.stored_weights import with_stored_weights
 from torch_ir.backends.gpu.decode_attention import with_decode_attention
 from torch_ir.backends.gpu.row_product import with_row_products
-from torch_ir.backends.packed_products import with_packed_products
 from torch_ir.errors import CommandError
 from torch_ir.ir import TensorMeta
 from torch_ir.llm import CompiledLLM, cache_in_place, cache_map, compile, extract_llm, generate
@@ -347,31 +347,78 @@ def test_linear_layers_of_one_row_become_row_products() -> None:
 # -- quantised weights on a CPU ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("scheme", "operator"),
-    [
-        ("int8", "_weight_int8pack_mm"),
-        ("int4-g64", "_weight_int4pack_mm_for_cpu"),
-        ("int4-g32", "_weight_int4pack_mm_for_cpu"),
-    ],
-)
-def test_layers_of_few_rows_read_packed_weights(scheme: str, operator: str) -> None:
-    """With and without a bias; results are those of the restored weights, and no float weight is left."""
+PRODUCT = "torch_ir.weight_product.default"
+
+
+def quantised(scheme: str, dtype: torch.dtype, rows: int) -> tuple[Any, IR, Tensor]:
+    """Return three layers, of which the second stays in float, their graph, and an input of so many rows."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 32, bias=False)).eval()
-    x = torch.randn(2, 1, 128)
-    ir = optimize(quantize(extract_ir(model, (x,), strict=False), scheme)[0], "full")[0]
-    packed, weights = bind(with_packed_products(with_calls_inline(ir)), model.state_dict())
-    assert [node.op_type for node in packed.nodes].count(f"aten.{operator}.default") == 2
-    assert sum(value.numel() for value in weights.values() if value.dtype == torch.float32) < 128 * 64 // 4
-    torch.testing.assert_close(IRExecutor(packed, weights)(x), IRExecutor(ir, model.state_dict())(x))
+    model = nn.Sequential(nn.Linear(128, 65), nn.ReLU(), nn.Linear(65, 64), nn.Linear(64, 33, bias=False))
+    model = model.eval().bfloat16().to(dtype)
+    x = torch.randn(rows, 1, 128).bfloat16().to(dtype)
+    ir = quantize(extract_ir(model, (x,), strict=False), {"2": None, "*": scheme})[0]
+    return model, optimize(ir, "full")[0], x
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int8-asym", "int8-g64", "int4", "int4-g64", "int4-g32-asym"])
+def test_layers_of_few_rows_read_quantised_weights_as_they_are_stored(scheme: str) -> None:
+    """With and without a bias, for one row and several; results are those of the restored weights.
+
+    In bfloat16, they are at least as close to those in float32, as no restored weight is rounded.
+    """
+    for rows in (1, 2, 7):
+        exact: Any = None
+        for dtype in (torch.float32, torch.bfloat16):
+            model, ir, x = quantised(scheme, dtype, rows)
+            found = with_stored_weights(with_calls_inline(ir))
+            assert [node.op_type for node in found.nodes].count(PRODUCT) == 2
+            run, weights = bind(found, model.state_dict())
+            large = [tuple(each.shape) for each in weights.values() if each.dtype == dtype and each.numel() > 1000]
+            assert large == [(64, 65)]
+            made, wanted = IRExecutor(run, weights)(x).float(), IRExecutor(ir, model.state_dict())(x).float()
+            if exact is None:
+                exact = wanted
+                torch.testing.assert_close(made, wanted)
+            assert (made - exact).norm() <= 1.1 * (wanted - exact).norm() + 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layers_of_few_rows_read_large_weights_without_packing(dtype: torch.dtype) -> None:
+    """Small weights are left to torch; a weight that the model has transposed is, too."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1024, 1026), nn.Linear(1026, 64)).eval().to(dtype)
+    x = torch.randn(3, 1024, dtype=dtype)
+    ir = extract_ir(model, (x,), strict=False)
+    found = with_stored_weights(ir)
+    assert [node.op_type for node in found.nodes].count(PRODUCT) == 1
+    torch.testing.assert_close(IRExecutor(found, model.state_dict())(x), model(x))
+
+
+def test_the_kernel_computes_what_its_definition_says() -> None:
+    """For all formats, zero points, numbers of rows and odd numbers of outputs."""
+    torch.manual_seed(0)
+    for width, group, count, rows in ((32, 32, 1, 1), (96, 32, 7, 3), (256, 128, 5, 4), (256, 256, 8, 6)):
+        x, scales = torch.randn(rows, width), torch.rand(count, width // group)
+        zeros = torch.randint(-5, 5, scales.shape, dtype=torch.int32)
+        nibbles, integers = torch.randint(0, 16, (count, width)), torch.randint(-128, 128, (count, width))
+        packed = (nibbles[:, ::2] + 16 * nibbles[:, 1::2]).to(torch.uint8)
+        weight = torch.randn(count, width)
+        for stored, values in ((integers.to(torch.int8), integers), (packed, nibbles)):
+            for shift, offset in ((None, 0), (zeros, 8)):
+                found = torch.ops.torch_ir.weight_product(x, stored, scales, shift, offset)
+                restored = (values - offset).reshape(*scales.shape, group) - (0 if shift is None else shift[..., None])
+                wanted = x.double() @ (restored * scales[..., None].double()).reshape(count, width).T
+                torch.testing.assert_close(found, wanted.float(), rtol=1e-5, atol=1e-3)
+        for stored in (weight, weight.bfloat16()):
+            found = torch.ops.torch_ir.weight_product(x, stored, None, None, 0)
+            torch.testing.assert_close(found, x @ stored.float().T, rtol=1e-5, atol=1e-4)
 
 
 def test_layers_of_many_rows_restore_their_weights() -> None:
     model = nn.Linear(128, 64).eval()
     ir = quantize(extract_ir(model, (torch.randn(9, 128),), strict=False), "int4-g64")[0]
-    packed = with_packed_products(with_calls_inline(ir))
-    assert not any("pack_mm" in node.op_type for node in packed.nodes)
+    packed = with_stored_weights(with_calls_inline(ir))
+    assert PRODUCT not in [node.op_type for node in packed.nodes]
 
 
 # -- Inductor ---------------------------------------------------------------------------------------------------------

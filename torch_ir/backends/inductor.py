@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from torch_ir.backends.cpu.stored_weights import with_stored_weights
 from torch_ir.backends.cuda_graph import recorded, recorded_on
 from torch_ir.backends.gpu.decode_attention import with_decode_attention
 from torch_ir.backends.gpu.row_product import with_row_products
-from torch_ir.backends.packed_products import with_packed_products
 from torch_ir.backends.table import Run, register_backend
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta, evaluate
@@ -51,7 +51,7 @@ def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
 
     device = torch.empty((), device=ir.device).device
     graph = with_calls_inline(ir)
-    graph, values = bind(with_packed_products(graph) if device.type == "cpu" else graph, weights)
+    graph, values = bind(with_stored_weights(graph) if device.type == "cpu" else graph, weights)
     if device.type == "cpu" and HAS_MKLDNN:
         graph, _ = optimize(graph, passes=("winograd",))
     if device.type == "cuda":

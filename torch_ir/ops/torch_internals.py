@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from torch._export.non_strict_utils import make_fake_inputs as make_fake_inputs
     from torch._export.non_strict_utils import produce_guards_and_solve_constraints as solve_constraints
     from torch._inductor import compile as inductor_compile
+    from torch._inductor.codecache import CppCodeCache as CppCodeCache
     from torch._inductor.cpp_builder import get_cpp_compiler as get_cpp_compiler
     from torch._inductor.custom_graph_pass import CustomGraphPass as CustomGraphPass
     from torch._inductor.exc import InvalidCxxCompiler as InvalidCxxCompilerError
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
 
 _NON_STRICT = "torch._export.non_strict_utils"  # 2.9 to 2.15
 LATE = {
+    "CppCodeCache": ("torch._inductor.codecache", "CppCodeCache"),  # compiles and loads C++; 2.9 to 2.15
     "CustomGraphPass": ("torch._inductor.custom_graph_pass", "CustomGraphPass"),  # base of passes; 2.9 to 2.15
     "InvalidCxxCompilerError": ("torch._inductor.exc", "InvalidCxxCompiler"),  # no C++ compiler; 2.9 to 2.15
     "LocalSource": ("torch._dynamo.source", "LocalSource"),  # where a guard finds an input; 2.9 to 2.15

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torch_ir.backends import compile as compile_graph
+from torch_ir.backends.bind_together import bind_together
 from torch_ir.backends.placement import find_device
 from torch_ir.entries.execute import weights_read
 from torch_ir.errors import CommandError, ExecutionError
@@ -23,7 +24,7 @@ from torch_ir.llm.generation import blank
 from torch_ir.llm.in_place import cache_in_place
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.run.executor import IRExecutor
-from torch_ir.run.stored import loaded
+from torch_ir.run.stored import Weight
 from torch_ir.run.weight_files import WeightSource, weights_for, weights_from
 
 _log = logging.getLogger("torch_ir.llm")  # the command line shows it as progress
@@ -53,8 +54,7 @@ def compile(
     ir = _with_batch(ir, batch)
     if not keyword_inputs(ir, CACHE):
         ir = cache_in_place(ir)
-    held = {key: loaded(value, place).detach() for key, value in weights_for([ir], weights_from(weights)).items()}
-    return CompiledLLM(ir, held, place, backend, level)
+    return CompiledLLM(ir, weights_for([ir], weights_from(weights)), place, backend, level)
 
 
 def _with_batch(ir: IR, batch: int | None) -> IR:
@@ -69,14 +69,16 @@ def _with_batch(ir: IR, batch: int | None) -> IR:
 class CompiledLLM:
     """A compiled language model; it generates one batch at a time.
 
-    `steps` are compiled on first use, except for greedy ones.
+    Sampled steps are compiled on first use. Prefill and decode share their weights; the given ones are not kept where
+    the graphs read others, computed from them.
     """
 
     def __init__(
-        self, ir: IR, weights: Mapping[str, Tensor], device: torch.device, backend: str, level: str | None
+        self, ir: IR, weights: Mapping[str, Weight], device: torch.device, backend: str, level: str | None
     ) -> None:
-        self._decode, self._weights = decode_graph(ir), weights
-        self._options: dict[str, Any] = {"backend": backend, "level": level, "device": device, "verify": False}
+        graphs = [(graph, weights_read(graph, weights)) for graph in (prefill_graph(ir), decode_graph(ir))]
+        prefill, (self._decode, self._weights) = bind_together(graphs, device, level)
+        self._options: dict[str, Any] = {"backend": backend, "level": None, "device": device, "verify": False}
         self._device = device
         cache = keyword_inputs(self._decode, CACHE)
         token = next(tensor for tensor in self._decode.graph_inputs if tensor.name == TOKEN)
@@ -102,8 +104,7 @@ class CompiledLLM:
         self._steps: dict[bool, tuple[IRExecutor, Callable[[], Any]]] = {}
         self._request: Request | None = None  # the one that uses the buffers
         _log.info("compiling prefill", extra={"graph": True})
-        graph = prefill_graph(ir)
-        self._prefill = compile_graph(graph, weights_read(graph, weights), **self._options)
+        self._prefill = compile_graph(*prefill, **self._options)
         self._first(
             torch.zeros(self.sizes.batch, min(max(self.sizes.shortest, 8), self.sizes.longest), dtype=torch.int64)
         )
@@ -206,7 +207,7 @@ class CompiledLLM:
             _log.info("compiling decode, %s", "sampled" if do_sample else "greedy", extra={"graph": True})
             choice = choice_graph(self._logits, self._dtype, self.sizes.length + 1, do_sample=do_sample)
             graph = step_graph(self._decode, choice)
-            compiled = compile_graph(graph, weights_read(graph, self._weights), **self._options)
+            compiled = compile_graph(graph, self._weights, **self._options)
             values = {TOKEN: self._token, POSITION: self._position, "tokens": self._tokens}
             values |= {"uniform": self._uniform, "settings": self._settings}
             names = {tensor: name for name, tensor in keyword_inputs(self._decode, CACHE).items()}

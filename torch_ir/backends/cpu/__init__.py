@@ -1,0 +1,1 @@
+"""Operators with kernels for a CPU, and the rewrites that use them."""
