@@ -68,8 +68,9 @@ def gradients_of(ir: IR) -> dict[str, TensorMeta]:
         tree = entry.output_tree
         fields = dict(zip(tree.keys, tree.items, strict=True)) if isinstance(tree, Branch) and tree.keys else {}
         gradients = fields.get("gradients") if EXTENSION in entry.extensions else None
-        is_dict = isinstance(gradients, Branch) and gradients.kind == "dict"
-        for key, slot in zip(gradients.keys, gradients.items, strict=True) if is_dict else ():
+        if not isinstance(gradients, Branch) or gradients.kind != "dict":
+            continue
+        for key, slot in zip(gradients.keys, gradients.items, strict=True):
             if isinstance(slot, Slot) and entry.graph_outputs[slot].name in by_name:
                 found[key] = by_name[entry.graph_outputs[slot].name]
     return found

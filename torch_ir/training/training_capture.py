@@ -95,7 +95,8 @@ def optimizer_state(ir: IR) -> dict[str, Tensor]:
     for param in ir.params:
         key = param.key or ""
         if key.startswith(f"{OPTIMIZER}."):
-            if not all(isinstance(size, int) for size in param.shape):
+            if not param.is_static:
                 raise GraphError(f"the state {key!r:.80} of the optimiser has a size that varies")
-            state[key] = torch.full(param.shape, start.get(key, 0.0), dtype=TORCH_DTYPES[param.dtype])
+            sizes = [int(size) for size in param.shape]
+            state[key] = torch.full(sizes, start.get(key, 0.0), dtype=TORCH_DTYPES[param.dtype])
     return state

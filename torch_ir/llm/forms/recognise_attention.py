@@ -124,7 +124,7 @@ def layer_states(ir: IR) -> Iterator[tuple[int, TensorMeta, TensorMeta]]:
 def _ends(key: TensorMeta) -> Iterator[tuple[OpNode, list[OpNode]]]:
     """Yield the attention operators and softmaxes that read these keys, each with the nodes on the way."""
     left: list[tuple[OpNode, list[OpNode]]] = [(node, []) for node in key._uses]
-    seen = set()
+    seen: set[OpNode] = set()
     while left and len(seen) < _MOST_BETWEEN:
         node, before = left.pop(0)
         if node in seen or not node.outputs:
