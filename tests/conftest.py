@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -74,21 +75,39 @@ def programs() -> Iterator[Path | None]:
 
 
 @pytest.fixture(scope="session")
-def _started_ranks() -> Iterator[list["LocalRanks"]]:
-    started: list[LocalRanks] = []
+def _started_ranks() -> Iterator[dict[int, "LocalRanks"]]:
+    started: dict[int, LocalRanks] = {}
     yield started
-    for each in started:
+    for each in started.values():
         each.close()
 
 
 @pytest.fixture
-def ranks(_started_ranks: list["LocalRanks"]) -> "LocalRanks":
-    """Four rank processes for all tests of this process; others if an error has ended those."""
+def _forked_python(programs: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the rank processes that a test starts."""
+    if programs:
+        monkeypatch.setattr(sys, "executable", str(programs / "python"))
+
+
+@pytest.fixture
+def running_ranks(_started_ranks: dict[int, "LocalRanks"], _forked_python: None) -> Callable[[int], "LocalRanks"]:
+    """So many rank processes for all tests of this process; others if an error has ended those."""
     from torch_ir import LocalRanks
 
-    if not _started_ranks or any(process.poll() is not None for process in _started_ranks[-1]._processes):
-        _started_ranks.append(LocalRanks(4))
-    return _started_ranks[-1]
+    def running(count: int) -> LocalRanks:
+        found = _started_ranks.get(count)
+        if found is not None and any(process.poll() is not None for process in found._processes):
+            found.close()
+            found = None
+        _started_ranks[count] = found or LocalRanks(count)
+        return _started_ranks[count]
+
+    return running
+
+
+@pytest.fixture
+def ranks(running_ranks: Callable[[int], "LocalRanks"]) -> "LocalRanks":
+    return running_ranks(4)
 
 
 @pytest.fixture

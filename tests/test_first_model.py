@@ -23,7 +23,20 @@ def _script() -> list[str]:
     return ["\n".join(command) for block in blocks for _, command, _ in commands(PAGE.name, block)]
 
 
-def test_under_ten_commands_lead_from_a_clone_to_a_drawn_and_verified_graph(tmp_path: Path) -> None:
+def _install(environment: Path, programs: Path | None) -> None:
+    """An environment as `make install` leaves it, with the command of this test, forked if possible."""
+    folder = environment / "bin"
+    folder.mkdir(parents=True)
+    activate = (Path(sys.prefix) / "bin" / "activate").read_text(encoding="utf-8")
+    (folder / "activate").write_text(activate.replace(sys.prefix, str(environment)), encoding="utf-8")
+    (folder / "torch-ir").write_text(f'#!/bin/sh\nexec {programs or Path(sys.executable).parent}/torch-ir "$@"\n')
+    (folder / "torch-ir").chmod(0o755)
+    (environment / ".installed").touch()
+
+
+def test_under_ten_commands_lead_from_a_clone_to_a_drawn_and_verified_graph(
+    tmp_path: Path, programs: Path | None
+) -> None:
     """The clone is a copy of this tree, with the environment of this test instead of a new one."""
     script = _script()
     assert len(script) < 10
@@ -31,7 +44,7 @@ def test_under_ten_commands_lead_from_a_clone_to_a_drawn_and_verified_graph(tmp_
     assert clone.startswith("git clone ")
     copy = tmp_path / clone.split()[-1]
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*_LEFT), copy_function=shutil.copy2)
-    (copy / ".venv").symlink_to(sys.prefix, target_is_directory=True)
+    _install(copy / ".venv", programs)
     for name in ("pyproject.toml", "constraints.txt"):  # older than the environment, so that make installs nothing
         os.utime(copy / name, (0, 0))
     (tmp_path / "net.py").write_text("\n".join(_blocks("python")[0]), encoding="utf-8")

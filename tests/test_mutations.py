@@ -14,11 +14,11 @@ from tests.proof import captured
 
 
 def test_a_mistake_of_every_kind_is_caught() -> None:
-    """One mutant of each kind for a third of the models; 99 of 100 that are other functions are caught."""
-    tally = sweep(CHOSEN, each=1, every=3)
+    """One mutant of each kind for some models; 99 of 100 that are other functions are caught."""
+    tally = sweep(random.Random(0).sample(CHOSEN, len(CHOSEN)), each=1, most=4)
     assert len(KINDS) > 50
     assert {kind for kind, _ in tally.counts} == set(KINDS)
-    assert tally.total(CAUGHT) > 110
+    assert tally.total(CAUGHT) > 130
     assert tally.score >= 0.99, tally.missed
     assert tally.total(MISSED) == tally.counts["range of a size narrowed", MISSED], tally.missed
 

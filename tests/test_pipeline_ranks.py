@@ -6,7 +6,7 @@ import json
 import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,14 +31,13 @@ from torch_ir import (
 from torch_ir.cli import main
 from torch_ir.pipeline.in_turn import run_in_turn
 
-pytestmark = pytest.mark.usefixtures("_seeded")
+pytestmark = pytest.mark.usefixtures("_seeded", "_forked_python")
 IDS = torch.arange(32).reshape(4, 8) * 7 % 32
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[LocalRanks]:
-    with LocalRanks(2) as started:
-        yield started
+@pytest.fixture
+def pair(running_ranks: Callable[[int], LocalRanks]) -> LocalRanks:
+    return running_ranks(2)
 
 
 def captured(model: nn.Module, ids: torch.Tensor = IDS) -> IR:

@@ -30,6 +30,7 @@ from torch_ir.run.ranks import Rank, joined
 from torch_ir.run.stored import StoredTensor
 from torch_ir.run.stored_piece import StoredPiece
 
+pytestmark = pytest.mark.usefixtures("_forked_python")
 IDS = torch.arange(32).reshape(4, 8) * 7 % 32
 
 

@@ -27,7 +27,7 @@ from torch_ir.ops.forbidden import reaches
 from torch_ir.ops.quiet_loggers import Silence
 from torch_ir.ops.schema import operator_names
 
-CYCLES, SOME_CYCLES = 1000, 40
+CYCLES, SOME_CYCLES = 1000, 24
 THREADS, RUNS = 8, 25
 REMEMBERED = 50  # answers of torch about shapes; few, so that forgetting is part of every cycle
 MEGABYTE = 1 << 20

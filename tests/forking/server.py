@@ -36,8 +36,8 @@ _ENTRIES = {
 _PRELOADED = ("torch.export", "transformers.modeling_utils", "onnxscript")
 # No effect on the start of Python and torch; if anything else differs, the program starts separately.
 _FREE = {
-    "_", "COLUMNS", "LINES", "NO_COLOR", "OLDPWD", "PATH", "PWD", "PYTEST_CURRENT_TEST", "SHLVL", "TERM",
-    "TORCHINDUCTOR_CACHE_DIR", "TORCH_IR_CACHE",
+    "_", "COLUMNS", "LINES", "NO_COLOR", "OLDPWD", "PATH", "PWD", "PYTEST_CURRENT_TEST", "PS1", "SHLVL",
+    "TERM", "TORCHINDUCTOR_CACHE_DIR", "TORCH_IR_CACHE", "VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT",
     "GLOO_SOCKET_IFNAME", "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
     "MASTER_PORT", "RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "WORLD_SIZE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID",
@@ -45,7 +45,7 @@ _FREE = {
 }  # fmt: skip
 _THREADS = "OMP_NUM_THREADS"  # a fork can change it, but not from a number to none
 # Also commands that work without torch, which is worth testing and fast, and `doctor`.
-_LIGHT = {"completion", "cost", "diff", "doctor", "draw", "help", "info", "ops"}
+_LIGHT = {"completion", "cost", "diff", "doctor", "draw", "help", "info"}
 
 
 @dataclass

@@ -39,19 +39,17 @@ class Tally:
         return self.total(CAUGHT) / max(1, self.total(CAUGHT) + self.total(MISSED))
 
 
-def sweep(names: Iterable[str], each: int, *, every: int = 1) -> Tally:
-    """Up to `each` mutants of every kind of every subject, the same ones every time.
-
-    With `every` 3, a third of the kinds of each subject, others for the next one: a third of the pairs.
-    """
+def sweep(names: Iterable[str], each: int, *, most: int | None = None) -> Tally:
+    """Up to `each` mutants of every kind of every subject, and up to `most` of every kind, the same ones every time."""
     tally = Tally()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # thousands of tiny runs
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")  # a wrong graph may have surplus weights, and torch its own opinions
-            for number, name in enumerate(names):
-                kinds = list(KINDS)[number % every :: every]
+            for name in names:
+                of_kinds = Counter(kind for kind, _ in tally.counts.elements())
+                kinds = [kind for kind in KINDS if most is None or of_kinds[kind] < most]
                 _sweep_one(subject(name), kinds, each, tally)
     finally:
         torch.set_num_threads(threads)
