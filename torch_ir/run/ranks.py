@@ -60,7 +60,11 @@ class Rank:
         for (axis, size), text in zip(ir.mesh.items(), tensor.placement, strict=True):
             place = parse(text)
             if isinstance(place, Shard) and place.dim < len(value.shape):
-                value = _cut(value, place, size, self.numbers[axis])
+                rows = -(-value.shape[0] // size)
+                if place == Shard(0) and value.shape[0] % size and tensor.shape[:1] == (rows,):
+                    value = _padded(value, rows, self.numbers[axis])
+                else:
+                    value = _cut(value, place, size, self.numbers[axis])
         return value
 
 
@@ -76,6 +80,17 @@ def _cut(value: Any, place: Shard, ranks: int, number: int) -> Any:
         return whole.cut(place.dim, [(start, start + own) for start in starts])
     pieces = [value.narrow(place.dim, start, own) for start in starts]
     return pieces[0].clone() if len(pieces) == 1 else torch.cat(pieces, place.dim)
+
+
+def _padded(value: Any, rows: int, number: int) -> Any:
+    """Return one of the pieces that `torch.chunk` cuts, with zeros behind it if it has fewer rows."""
+    start, stop = (min(at * rows, value.shape[0]) for at in (number, number + 1))
+    if isinstance(value, StoredTensor):
+        whole = value if isinstance(value, StoredPiece) else StoredPiece.of(value)
+        return whole.cut(0, [(start, stop)], rows)
+    piece = value.new_zeros((rows, *value.shape[1:]))
+    piece[: stop - start] = value[start:stop]
+    return piece
 
 
 def joined(pieces: list[Any], place: Shard) -> torch.Tensor:

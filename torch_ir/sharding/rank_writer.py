@@ -14,7 +14,7 @@ from torch_ir.analysis.shapes.size_polynomials import product
 from torch_ir.errors import ShapeError, ShardError
 from torch_ir.ir import IR, Dim, Expr, MemoryFormat, OpNode, Origin, Param, TensorMeta
 from torch_ir.ir.graph.free_names import fresh
-from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Routed, Shard, rank_key
+from torch_ir.ir.graph.placements import REPLICATE, Padded, Partial, Placement, Routed, Shard, rank_key
 
 NEW = {"dtype": None, "layout": None, "device": None, "pin_memory": None}  # the defaults of a factory function
 _NOWHERE = Origin()
@@ -115,6 +115,11 @@ class Writer:
             return tensor
         if isinstance(before, Routed) or isinstance(after, Routed):
             return self._returned(tensor, before, after)
+        if isinstance(before, Padded):
+            whole = self.cut(self._gathered(tensor, Shard(0)), 0, before.size)
+            return self.moved(whole, REPLICATE, after)
+        if isinstance(after, Padded):
+            return self._padded(self.moved(tensor, before, REPLICATE), after)
         if isinstance(before, Partial) and isinstance(after, Partial):
             return self._once(self._reduced(tensor, before, REPLICATE))
         if isinstance(before, Partial):
@@ -132,6 +137,20 @@ class Writer:
             _with(tensor, place, size // self.ranks),
         )
         return self.add("aten.index_select.default", inputs, {"dim": place.dim}, "pieces", shape=shape)
+
+    def cut(self, tensor: TensorMeta, dim: int, size: int) -> TensorMeta:
+        """Return the first elements of a dimension."""
+        shape = (*tensor.shape[:dim], size, *tensor.shape[dim + 1 :])
+        return self.add(
+            "aten.slice.Tensor", {"self": tensor}, {"dim": dim, "start": 0, "end": size, "step": 1}, shape=shape
+        )
+
+    def _padded(self, tensor: TensorMeta, place: Padded) -> TensorMeta:
+        """Select the rank's own piece, with zeros behind it."""
+        whole = -(-place.size // self.ranks) * self.ranks
+        attrs = {"pad": [0, 0] * (len(tensor.shape) - 1) + [0, whole - place.size], "value": 0}
+        longer = self.add("aten.constant_pad_nd.default", {"self": tensor}, attrs, shape=(whole, *tensor.shape[1:]))
+        return self.pieces(longer, Shard(0))
 
     def _once(self, tensor: TensorMeta) -> TensorMeta:
         """Turn a replicated value into a partial sum: the first rank has it, the others have zeros."""

@@ -73,7 +73,21 @@ class Routed:
         return f"routed {self.kind}"
 
 
-Placement = Union[Replicate, Shard, Partial, Routed]
+@dataclass(frozen=True)
+class Padded:
+    """A weight whose first dimension, of `size`, the ranks do not divide: pieces as `torch.chunk` cuts them.
+
+    All have the shape of the first, which is the largest; there are zeros behind shorter ones. In files, this is
+    `shard(0)`: the shape of a piece says that it is padded.
+    """
+
+    size: int
+
+    def __str__(self) -> str:
+        return "shard(0)"
+
+
+Placement = Union[Replicate, Shard, Partial, Routed, Padded]
 REPLICATE = Replicate()
 PARTIAL = Partial()
 
@@ -96,8 +110,8 @@ def parse(text: str) -> Placement:
 
 
 def plain(place: Placement) -> Placement:
-    """Return the placement that a function takes or returns: without `support`, and never routed."""
-    if isinstance(place, Routed):
+    """Return the placement that a function takes or returns: without `support`, and never routed or padded."""
+    if isinstance(place, (Routed, Padded)):
         return REPLICATE
     return Partial(place.reduction) if isinstance(place, Partial) else place
 
@@ -111,6 +125,8 @@ def local_shape(tensor: TensorMeta, place: Placement, ranks: int, where: str) ->
     """Return the shape of one rank's piece; a ShardError names the place if the pieces would not be equal."""
     if isinstance(place, Routed) and place.rows is not None:
         return (place.rows, *tensor.shape[1:])
+    if isinstance(place, Padded):
+        return (-(-place.size // ranks), *tensor.shape[1:])
     if not isinstance(place, Shard):
         return tensor.shape
     if not 0 <= place.dim < len(tensor.shape):
