@@ -10,7 +10,18 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tests.sharded_models import collectives, language_model
-from torch_ir import IR, ShardError, TensorMeta, cost, extract_ir, shard, transformers_plan, verify_sharded
+from torch_ir import (
+    IR,
+    GraphError,
+    ShardError,
+    TensorMeta,
+    cost,
+    extract_ir,
+    load_ir,
+    shard,
+    transformers_plan,
+    verify_sharded,
+)
 from torch_ir.run.ranks import Rank
 from torch_ir.run.stored import StoredTensor
 from torch_ir.run.weight_files import open_weights
@@ -75,7 +86,7 @@ def test_pieces_are_those_of_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     stored, read = open_weights(tmp_path / "w.safetensors")["w"], []
     elements = StoredTensor.elements
     monkeypatch.setattr(StoredTensor, "elements", lambda self, *at: read.append(at) or elements(self, *at))
-    ir, tensor = IR([], [], [], mesh={"tp": 5}), TensorMeta("w", (2, 3), "float32", placement=("shard(0)",))
+    ir, tensor = IR([], [], [], mesh={"tp": 5}), TensorMeta("w", (2, 3), "float32", placement=("padded(7)",))
     chunks = [*whole.chunk(5), *[whole[:0]] * 5][:5]  # 2, 2, 2, 1 and no rows
     for number, chunk in enumerate(chunks):
         expected = torch.cat([chunk, torch.zeros(2 - len(chunk), 3)])
@@ -88,8 +99,25 @@ def test_pieces_are_those_of_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_weights_of_another_size_are_refused() -> None:
     model, ids = Vocabulary(), torch.zeros(1, 2, dtype=torch.int64)
     sharded = shard(extract_ir(model, (ids,), strict=False), ROWS, {"tp": 2})
-    _, report = verify_sharded(sharded, model, Vocabulary(9).state_dict(), (ids,))
-    assert "embed.weight" in str(report)
+    for count in (4, 6, 9):
+        _, report = verify_sharded(sharded, model, Vocabulary(count).state_dict(), (ids,))
+        assert "embed.weight" in str(report)
+
+
+def test_the_file_says_how_many_rows_there_are(tmp_path: Path) -> None:
+    """In JSON and in text; a size that does not belong to the pieces is refused, and plans cannot ask for padding."""
+    model, ids = Vocabulary(), torch.tensor([[0, 4]])
+    ir = extract_ir(model, (ids,), strict=False)
+    sharded = shard(ir, ROWS, {"tp": 2})
+    sharded.save(tmp_path / "rank.json")
+    for again in (load_ir(tmp_path / "rank.json"), IR.parse(str(sharded))):
+        assert [param.placement for param in again.params if param.key == "embed.weight"] == [("padded(5)",)]
+        assert verify_sharded(again, model, model.state_dict(), (ids,))[0]
+    sharded.params[0].placement = ("padded(7)",)
+    with pytest.raises(GraphError, match="invalid placement 'padded"):
+        sharded.check()
+    with pytest.raises(ShardError, match=r"invalid placement 'padded\(5\)'; expected replicate"):
+        shard(ir, {"embed": {"matrix": "padded(5)"}}, {"tp": 2})
 
 
 def test_other_sizes_must_be_divisible() -> None:

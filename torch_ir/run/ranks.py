@@ -13,7 +13,7 @@ import torch
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta
-from torch_ir.ir.graph.placements import Shard, parse, rank_key
+from torch_ir.ir.graph.placements import Padded, Shard, rank_key, stored_placement
 from torch_ir.run.stored import StoredTensor, Weight
 from torch_ir.run.stored_piece import StoredPiece
 
@@ -58,13 +58,11 @@ class Rank:
         if tensor.placement is None or tuple(value.shape) == tensor.shape:
             return value
         for (axis, size), text in zip(ir.mesh.items(), tensor.placement, strict=True):
-            place = parse(text)
+            place = stored_placement(text)
             if isinstance(place, Shard) and place.dim < len(value.shape):
-                rows = -(-value.shape[0] // size)
-                if place == Shard(0) and value.shape[0] % size and tensor.shape[:1] == (rows,):
-                    value = _padded(value, rows, self.numbers[axis])
-                else:
-                    value = _cut(value, place, size, self.numbers[axis])
+                value = _cut(value, place, size, self.numbers[axis])
+            elif isinstance(place, Padded) and value.shape[:1] == (place.size,):
+                value = _padded(value, -(-place.size // size), self.numbers[axis])
         return value
 
 
@@ -107,7 +105,9 @@ def whole_signature(ir: IR) -> IR:
     for tensor in (*copy.graph_inputs, *copy.params):
         shape = list(tensor.shape)
         for size, text in zip(ir.mesh.values(), tensor.placement or (), strict=False):
-            place = parse(text)
+            place = stored_placement(text)
+            if isinstance(place, Padded):
+                shape[0] = place.size
             if isinstance(place, Shard):
                 shape[place.dim] = int(shape[place.dim]) * size
         tensor.shape = tuple(shape)
