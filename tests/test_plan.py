@@ -30,6 +30,7 @@ from torch_ir import (
 from torch_ir.analysis import Link, Roofline
 from torch_ir.analysis.cost_model.times import Clock
 from torch_ir.planning.layouts import layouts
+from torch_ir.planning.plan_report import kinds_of
 
 SUMMED = {"matrix": "shard(-1)", "inputs": "shard(-1)"}
 STYLES: list[Any] = [
@@ -186,6 +187,7 @@ def test_a_sequence_is_divided_where_heads_cannot_be() -> None:
     ir = extract_ir(model, (x,), strict=False)
     plan = find_plan(ir, cluster("balanced", 4)).best
     assert [(axis.ranks, axis.inputs) for axis in plan.axes] == [(4, {"x": "shard(1)"})]
+    assert kinds_of(plan.axes[0]) == ["sequence parallel"]
     is_valid, report = verify_sharded(plan.shard(ir), model, model.state_dict(), (x,))
     assert is_valid, str(report)
 
