@@ -30,6 +30,7 @@ from torch_ir import (
 from torch_ir.analysis import Link, Roofline
 from torch_ir.analysis.cost_model.times import Clock
 from torch_ir.planning.layouts import layouts
+from torch_ir.planning.plan_report import kinds_of
 
 SUMMED = {"matrix": "shard(-1)", "inputs": "shard(-1)"}
 STYLES: list[Any] = [
@@ -40,6 +41,7 @@ DEVICES = {
     "slow memory": (Roofline(1e9, 1e8), Link(1e8, 1e-9)),
     "slow links": (Roofline(1e8, 1e9), Link(1e7, 1e-6)),
 }
+ONE_DEVICE = [pytest.param(kind, marks=[pytest.mark.slow] * (kind != "balanced")) for kind in DEVICES]
 IDS = torch.arange(32).reshape(4, 8) * 7 % 32
 
 
@@ -141,6 +143,21 @@ def test_gated_experts_equal_brute_force(kind: str) -> None:
     check_experts(kind, nn.Sequential(Experts()).eval(), ("up", "down"))
 
 
+@pytest.mark.parametrize("kind", ONE_DEVICE)
+def test_an_odd_vocabulary_equals_brute_force(kind: str) -> None:
+    """Seven tokens on two ranks: rows of the table and of the head are padded."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(7, 8), nn.Linear(8, 7)).eval()
+    ir, given = extract_ir(model, (torch.arange(8).reshape(2, 4) % 7,), strict=False), cluster(kind)
+    ends = [{"outputs": place} for place in ("shard(1)", "shard(0)")]
+    table = [None, "embedding_rowwise", "embedding_colwise", *ends, *({"matrix": "shard(0)", **each} for each in ends)]
+    expected = unbeaten(brute_force(ir, given, {"0": table, "1": STYLES}))
+    found = [(each.seconds, each.bytes) for each in layouts(ir, "tp", 2, given, {})]
+    assert [size for _, size in found] == [size for _, size in expected]
+    assert [time for time, _ in found] == pytest.approx([time for time, _ in expected], rel=1e-9)
+    assert min(size for _, size in found) < 4 * (7 * 8 + 7 * 8 + 7)  # something is divided
+
+
 class OneAttention(nn.Module):
     """Causal attention of one head after one layer."""
 
@@ -170,6 +187,7 @@ def test_a_sequence_is_divided_where_heads_cannot_be() -> None:
     ir = extract_ir(model, (x,), strict=False)
     plan = find_plan(ir, cluster("balanced", 4)).best
     assert [(axis.ranks, axis.inputs) for axis in plan.axes] == [(4, {"x": "shard(1)"})]
+    assert kinds_of(plan.axes[0]) == ["sequence parallel"]
     is_valid, report = verify_sharded(plan.shard(ir), model, model.state_dict(), (x,))
     assert is_valid, str(report)
 

@@ -72,7 +72,7 @@ def open_sizes() -> None:
     assert shard(ir.specialize(batch=4), {}, {"tp": 2}, inputs={"x": "shard(0)"}).graph_inputs[0].shape == (2, 8)
 
 
-@limit("All shards are equal")
+@limit("Shards are equal in size")
 def unequal_pieces() -> None:
     ir = extract_ir(MLP(), (X,), strict=False)
     refused(r"up.weight: dimension 0 of 'p_up_weight', \[32, 8\], has size 32, .* 3 ranks", ir, {"up": "colwise"}, 3)

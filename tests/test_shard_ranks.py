@@ -42,16 +42,26 @@ def tower(mesh: dict[str, int]) -> tuple[Tower, IR]:
 
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize(
-    "kind", ["llama", "llama with 2 heads of keys", "mixtral", "mixtral by experts", "mixtral by all_to_all experts"]
+    "kind",
+    [
+        "llama",
+        "llama with 2 heads of keys",
+        "mixtral",
+        "mixtral by experts",
+        "mixtral by all_to_all experts",
+        "llama with 33 tokens",
+    ],
 )
 def test_language_models_on_real_ranks(ranks: LocalRanks, kind: str, count: int, tmp_path: Path) -> None:
     """Two and four ranks, by the plans of transformers; each reads its pieces of a checkpoint in several files."""
     more = {"num_local_experts": 4} if kind.startswith("mixtral") else {}
     more |= {"num_key_value_heads": 2} if "2 heads" in kind else {}
+    more |= {"vocab_size": 33} if "33 tokens" in kind else {}
     model = language_model(kind.split()[0], **more)
     ir = extract_ir(model, (), kwargs={"input_ids": IDS}, strict=False).fold_blocks()
     plan = transformers_plan(model.config, ir, ranks=count, expert_parallel="experts" in kind)
     plan |= {"model.layers.*.mlp.experts": "all_to_all"} if "all_to_all" in kind else {}
+    plan |= {"model.embed_tokens": "embedding_rowwise"} if "33 tokens" in kind else {}
     sharded = shard(ir, plan, {"tp": count})
     is_valid, report = verify_sharded(
         sharded, model, checkpoint(model, tmp_path), kwargs={"input_ids": IDS}, ranks=ranks

@@ -89,9 +89,10 @@ def kinds_of(axis: Axis) -> list[str]:
     """Return the kinds of parallelism of an axis."""
     found = {_kind(row) for row in axis.rows.values()}
     left = [row.get("outputs") for row in axis.rows.values() if not isinstance(row, str)]
-    if "shard(1)" in left:
+    places = (*left, *axis.inputs.values())
+    if "shard(1)" in left or (not found and "shard(1)" in places):  # an input may have heads there
         found.add("sequence")
-    if "shard(0)" in (*left, *axis.inputs.values()):
+    if "shard(0)" in places:
         found.add("data")
     return [f"{kind} parallel" for kind in ("tensor", "expert", "sequence", "data") if kind in found]
 

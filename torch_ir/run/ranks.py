@@ -13,7 +13,7 @@ import torch
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta
-from torch_ir.ir.graph.placements import Shard, parse, rank_key
+from torch_ir.ir.graph.placements import Padded, Shard, rank_key, stored_placement
 from torch_ir.run.stored import StoredTensor, Weight
 from torch_ir.run.stored_piece import StoredPiece
 
@@ -58,9 +58,11 @@ class Rank:
         if tensor.placement is None or tuple(value.shape) == tensor.shape:
             return value
         for (axis, size), text in zip(ir.mesh.items(), tensor.placement, strict=True):
-            place = parse(text)
+            place = stored_placement(text)
             if isinstance(place, Shard) and place.dim < len(value.shape):
                 value = _cut(value, place, size, self.numbers[axis])
+            elif isinstance(place, Padded) and value.shape[:1] == (place.size,):
+                value = _padded(value, -(-place.size // size), self.numbers[axis])
         return value
 
 
@@ -78,6 +80,17 @@ def _cut(value: Any, place: Shard, ranks: int, number: int) -> Any:
     return pieces[0].clone() if len(pieces) == 1 else torch.cat(pieces, place.dim)
 
 
+def _padded(value: Any, rows: int, number: int) -> Any:
+    """Return one of the pieces that `torch.chunk` cuts, with zeros behind it if it has fewer rows."""
+    start, stop = (min(at * rows, value.shape[0]) for at in (number, number + 1))
+    if isinstance(value, StoredTensor):
+        whole = value if isinstance(value, StoredPiece) else StoredPiece.of(value)
+        return whole.cut(0, [(start, stop)], rows)
+    piece = value.new_zeros((rows, *value.shape[1:]))
+    piece[: stop - start] = value[start:stop]
+    return piece
+
+
 def joined(pieces: list[Any], place: Shard) -> torch.Tensor:
     """Join the pieces of all ranks."""
     if place.parts == 1:
@@ -92,7 +105,9 @@ def whole_signature(ir: IR) -> IR:
     for tensor in (*copy.graph_inputs, *copy.params):
         shape = list(tensor.shape)
         for size, text in zip(ir.mesh.values(), tensor.placement or (), strict=False):
-            place = parse(text)
+            place = stored_placement(text)
+            if isinstance(place, Padded):
+                shape[0] = place.size
             if isinstance(place, Shard):
                 shape[place.dim] = int(shape[place.dim]) * size
         tensor.shape = tuple(shape)

@@ -27,10 +27,10 @@ class StoredPiece(StoredTensor):
         ranges = tuple(((0, size),) for size in whole.shape)
         return cls(whole.path, whole.dtype, whole.shape, whole.offset, whole.stamp, whole, ranges)
 
-    def cut(self, dim: int, ranges: Sequence[tuple[int, int]]) -> StoredPiece:
-        """Return the part in ranges of one dimension of this piece."""
+    def cut(self, dim: int, ranges: Sequence[tuple[int, int]], rows: int | None = None) -> StoredPiece:
+        """Return the part in ranges of one dimension of this piece; with zeros behind it, if `rows` are more."""
         shape = list(self.shape)
-        shape[dim] = sum(stop - start for start, stop in ranges)
+        shape[dim] = sum(stop - start for start, stop in ranges) if rows is None else rows
         kept = tuple(part for start, stop in ranges for part in _within(self.ranges[dim], start, stop))
         return replace(self, shape=tuple(shape), ranges=(*self.ranges[:dim], kept, *self.ranges[dim + 1 :]))
 
@@ -40,6 +40,7 @@ class StoredPiece(StoredTensor):
         for start, stop in self._runs():
             flat[at : at + stop - start] = self.whole.elements(start, stop)
             at += stop - start
+        flat[at:].zero_()
         return target
 
     def elements(self, start: int, stop: int) -> torch.Tensor:

@@ -24,6 +24,7 @@ def sent(writer: Writer, rows: TensorMeta, ends: TensorMeta, capacity: int) -> t
     ranks, experts, own = writer.ranks, int(ends.shape[0]) // writer.ranks, int(rows.shape[0])
     by_rank = writer.viewed(ends, [ranks, experts])
     last = writer.add("aten.select.int", {"self": by_rank}, {"dim": 1, "index": experts - 1}, shape=(ranks,))
+    last = writer.contiguous(last)
     first = writer.add("aten.constant_pad_nd.default", {"self": last}, {"pad": [1, -1], "value": 0}, shape=(ranks,))
     starts = writer.add("aten.unsqueeze.default", {"self": first}, {"dim": 1}, shape=(ranks, 1))
     if capacity < own:
@@ -56,8 +57,7 @@ def _check(writer: Writer, last: TensorMeta, first: TensorMeta, capacity: int) -
 def _order(writer: Writer, sums: TensorMeta, place: TensorMeta) -> TensorMeta:
     """Return the received rows in the order of their experts; those that nobody reads are last."""
     shape = (int(sums.shape[0]), int(place.shape[0]))
-    attrs = {"size": list(shape), "implicit": False}
-    each = writer.add("aten.expand.default", {"self": place}, attrs, shape=shape)
+    each = writer.add("aten.repeat.default", {"self": place}, {"repeats": [shape[0], 1]}, shape=shape)
     inputs = {"sorted_sequence": sums, "self": each}
     expert = writer.add("aten.searchsorted.Tensor", inputs, _ABOVE, shape=shape)
     flat = writer.viewed(expert, [shape[0] * shape[1]])

@@ -28,7 +28,7 @@ from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.files.temporary_folders import TemporaryFolder, explained
 from torch_ir.ir.graph.given_graph import require_graph
-from torch_ir.ir.graph.placements import Shard, parse
+from torch_ir.ir.graph.placements import Shard, stored_placement
 from torch_ir.run.executor import IRExecutor, flat_inputs
 from torch_ir.run.ranks import joined
 from torch_ir.run.weight_files import WeightSource, weights_from
@@ -201,7 +201,7 @@ def whole_outputs(ir: IR, results: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
 def whole(ir: IR, tensor: TensorMeta, pieces: list[Any]) -> Any:
     """Assemble a tensor from the shards of all ranks, in rank order: the last axis varies fastest."""
     for size, text in reversed(list(zip(ir.mesh.values(), tensor.placement or [], strict=True))):
-        place = parse(text)
+        place = stored_placement(text)
         groups = [pieces[at : at + size] for at in range(0, len(pieces), size)]
         pieces = [joined(group, place) if isinstance(place, Shard) else group[0] for group in groups]
     return pieces[0]

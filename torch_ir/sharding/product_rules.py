@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch_ir.ir import TensorMeta
-from torch_ir.ir.graph.placements import PARTIAL, REPLICATE, Partial, Placement, Shard
+from torch_ir.ir.graph.placements import PARTIAL, REPLICATE, Padded, Partial, Placement, Shard
 from torch_ir.sharding.placement_rules import Local, PlacedNode, shards
 from torch_ir.sharding.rank_writer import NEW, Writer
 
@@ -13,6 +13,8 @@ def linear(placed: PlacedNode) -> Local | None:
     """input [..., k], weight [n, k], bias [n]"""
     last = placed.rank("input") - 1
     given, weight = placed.place("input"), placed.place("weight")
+    if isinstance(weight, Padded):
+        return Local({"weight": weight, "bias": weight}, [REPLICATE], write=_whole_columns)
     if isinstance(weight, Shard) and weight.dim == 0:
         return Local({"weight": weight, "bias": weight}, [Shard(last, weight.parts)])
     if isinstance(weight, Shard):
@@ -21,6 +23,14 @@ def linear(placed: PlacedNode) -> Local | None:
     if isinstance(given, Shard) and given.dim < last:
         return Local({"input": given}, [given])
     return Local({"input": given}, [PARTIAL]) if _is_sum(given) and not placed.has("bias") else None
+
+
+def _whole_columns(writer: Writer, inputs: dict[str, TensorMeta], placed: PlacedNode) -> list[TensorMeta]:
+    """Gather the columns of all ranks, without those of padding."""
+    last, size = placed.rank("input") - 1, int(placed.tensor("weight").shape[0])
+    shape = (*inputs["input"].shape[:-1], inputs["weight"].shape[0])
+    own = writer.add(placed.node.op_type, inputs, placed.node.attrs, shape=shape)
+    return [writer.cut(writer.moved(own, Shard(last), REPLICATE), last, size)]
 
 
 @shards("aten.mm", "aten.addmm", "aten.bmm", "aten.matmul", "aten.baddbmm")

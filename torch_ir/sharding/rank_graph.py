@@ -13,6 +13,7 @@ from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.graph.origins import is_below, joined
 from torch_ir.ir.graph.placements import (
     REPLICATE,
+    Padded,
     Partial,
     Placement,
     Replicate,
@@ -36,11 +37,12 @@ from torch_ir.sharding import (  # noqa: F401  # they register their rules
 )
 from torch_ir.sharding.expert_rules import routed_node
 from torch_ir.sharding.gradient_sums import place_of_sum, wanted_products
+from torch_ir.sharding.padded_weights import padded
 from torch_ir.sharding.placement_rules import Local, PlacedNode, rule_of
 from torch_ir.sharding.rank_writer import Writer
 from torch_ir.sharding.styles import Style
 
-_NEAREST = (Replicate, Shard, Partial, Routed)  # preferred sources for moving a tensor, best first
+_NEAREST = (Replicate, Shard, Padded, Partial, Routed)  # preferred sources for moving a tensor, best first
 OUTSIDE = "\0"  # marks values that no module computes
 _UNFIT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
@@ -82,7 +84,7 @@ class RankGraph:
     """One graph or function being sharded: the placement and local tensor of each tensor."""
 
     def __init__(self, whole: Sharding, ir: IR, path: str, is_function: bool) -> None:
-        self.whole, self.ir, self.path = whole, ir, path
+        self.whole, self.ir, self.path, self._is_function = whole, ir, path, is_function
         self.writer = Writer(ir, whole.shapes, whole.axis, whole.ranks, is_function, infers=whole.infers)
         self.home: dict[TensorMeta, Placement] = {}  # the placement in which a tensor is computed
         self.weights = set(ir.params)  # in a function: also inputs that are weights in every call
@@ -102,7 +104,9 @@ class RankGraph:
     # -- inputs -------------------------------------------------------------------------------------------------------
 
     def give(self, tensor: TensorMeta, place: Placement, maker: str, where: str) -> None:
-        """Add an input with this placement."""
+        """Add an input or a weight with this placement, padded if it must be."""
+        if tensor in self.weights and not self._is_function:
+            place = padded(tensor, place, self.whole.ranks)
         shape = local_shape(tensor, place, self.whole.ranks, where)
         local = TensorMeta(tensor.name, shape, tensor.dtype, param=tensor.param)
         local.stride = tensor.stride if shape == tensor.shape else None

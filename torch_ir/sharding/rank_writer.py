@@ -14,7 +14,7 @@ from torch_ir.analysis.shapes.size_polynomials import product
 from torch_ir.errors import ShapeError, ShardError
 from torch_ir.ir import IR, Dim, Expr, MemoryFormat, OpNode, Origin, Param, TensorMeta
 from torch_ir.ir.graph.free_names import fresh
-from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Routed, Shard, rank_key
+from torch_ir.ir.graph.placements import REPLICATE, Padded, Partial, Placement, Routed, Shard, rank_key
 
 NEW = {"dtype": None, "layout": None, "device": None, "pin_memory": None}  # the defaults of a factory function
 _NOWHERE = Origin()
@@ -115,6 +115,11 @@ class Writer:
             return tensor
         if isinstance(before, Routed) or isinstance(after, Routed):
             return self._returned(tensor, before, after)
+        if isinstance(before, Padded):
+            whole = self.cut(self._gathered(tensor, Shard(0)), 0, before.size)
+            return self.moved(whole, REPLICATE, after)
+        if isinstance(after, Padded):
+            return self._padded(self.moved(tensor, before, REPLICATE), after)
         if isinstance(before, Partial) and isinstance(after, Partial):
             return self._once(self._reduced(tensor, before, REPLICATE))
         if isinstance(before, Partial):
@@ -133,6 +138,20 @@ class Writer:
         )
         return self.add("aten.index_select.default", inputs, {"dim": place.dim}, "pieces", shape=shape)
 
+    def cut(self, tensor: TensorMeta, dim: int, size: int) -> TensorMeta:
+        """Return the first elements of a dimension."""
+        shape = (*tensor.shape[:dim], size, *tensor.shape[dim + 1 :])
+        return self.add(
+            "aten.slice.Tensor", {"self": tensor}, {"dim": dim, "start": 0, "end": size, "step": 1}, shape=shape
+        )
+
+    def _padded(self, tensor: TensorMeta, place: Padded) -> TensorMeta:
+        """Select the rank's own piece, with zeros behind it."""
+        whole = -(-place.size // self.ranks) * self.ranks
+        attrs = {"pad": [0, 0] * (len(tensor.shape) - 1) + [0, whole - place.size], "value": 0}
+        longer = self.add("aten.constant_pad_nd.default", {"self": tensor}, attrs, shape=(whole, *tensor.shape[1:]))
+        return self.pieces(longer, Shard(0))
+
     def _once(self, tensor: TensorMeta) -> TensorMeta:
         """Turn a replicated value into a partial sum: the first rank has it, the others have zeros."""
         inputs = {"condition": self.is_first(), "self": tensor}
@@ -141,7 +160,7 @@ class Writer:
     def _gathered(self, tensor: TensorMeta, place: Shard) -> TensorMeta:
         """Gather the shards of all ranks; the collective joins along the first dimension."""
         attrs = {"group_size": self.ranks, "group_name": self.axis}
-        given = self._contiguous(tensor)
+        given = self.contiguous(tensor)
         shape = (product(self.ranks, tensor.shape[0]), *tensor.shape[1:])
         whole = self._waited("_c10d_functional.all_gather_into_tensor.default", {"input": given}, attrs, shape)
         if place == Shard(0):
@@ -172,7 +191,7 @@ class Writer:
         size = int(tensor.shape[place.dim])
         local = _with(tensor, place, size // self.ranks)
         if place == Shard(0):
-            return self._contiguous(tensor), local
+            return self.contiguous(tensor), local
         before, after = _around(tensor, place)
         apart = [*before, self.ranks, size // self.ranks // place.parts, *after]
         order = [len(before), *range(len(before)), *range(len(before) + 1, len(apart))]
@@ -183,14 +202,14 @@ class Writer:
         turned = self.add("aten.permute.default", {"self": split}, {"dims": order}, shape=[apart[dim] for dim in order])
         if not self._infers:
             turned.stride = tuple(range(1, len(order) + 1))  # any that is not row-major
-        return self._contiguous(self.viewed(turned, together))
+        return self.contiguous(self.viewed(turned, together))
 
     def viewed(self, tensor: TensorMeta, shape: Sequence[Any]) -> TensorMeta:
         """Return a tensor with another shape."""
         sizes = [Expr(size) if isinstance(size, str) else size for size in shape]
         return self.add("aten.reshape.default", {"self": tensor}, {"shape": sizes}, shape=shape)
 
-    def _contiguous(self, tensor: TensorMeta) -> TensorMeta:
+    def contiguous(self, tensor: TensorMeta) -> TensorMeta:
         """Make a tensor contiguous: collectives ignore strides."""
         if tensor.stride is None:
             return tensor
@@ -209,12 +228,12 @@ class Writer:
         sizes = [int(tensor.shape[0]) // self.ranks] * self.ranks
         attrs = {"output_split_sizes": sizes, "input_split_sizes": sizes, "group_name": self.axis}
         op_type = "_c10d_functional.all_to_all_single.default"
-        return self._waited(op_type, {"input": self._contiguous(tensor)}, attrs, tensor.shape)
+        return self._waited(op_type, {"input": self.contiguous(tensor)}, attrs, tensor.shape)
 
     def broadcast(self, tensor: TensorMeta, rank: int) -> TensorMeta:
         """Return the tensor of one rank."""
         attrs = {"src": rank, "group_name": self.axis}
-        given = {"input": self._contiguous(tensor)}
+        given = {"input": self.contiguous(tensor)}
         return self._waited("_c10d_functional.broadcast.default", given, attrs, tensor.shape)
 
     def chosen(self, tensor: TensorMeta, index: TensorMeta, name: str = "") -> TensorMeta:

@@ -10,7 +10,7 @@ from torch import nn
 from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.graph.given_graph import require_graph
-from torch_ir.ir.graph.placements import REPLICATE, parse
+from torch_ir.ir.graph.placements import REPLICATE, stored_placement
 from torch_ir.run.executor import flat_inputs
 from torch_ir.run.lockstep import left_in_lockstep
 from torch_ir.run.tolerances import compare
@@ -69,7 +69,7 @@ def _left_tensors(ir: IR) -> list[TensorMeta]:
 def _unlike(ir: IR, left: Sequence[Sequence[Any]]) -> str:
     """Return which replicated tensor differs between ranks, or ""."""
     for tensor, values in zip(_left_tensors(ir), zip(*left, strict=True), strict=True):
-        if all(parse(text) == REPLICATE for text in tensor.placement or ()):
+        if all(stored_placement(text) == REPLICATE for text in tensor.placement or ()):
             other = next(
                 (rank for rank, value in enumerate(values) if compare(values[0], value, 0.0, 0.0).reason), None
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch_ir.ir import TensorMeta
-from torch_ir.ir.graph.placements import PARTIAL, REPLICATE, Partial, Shard
+from torch_ir.ir.graph.placements import PARTIAL, REPLICATE, Padded, Partial, Shard
 from torch_ir.sharding.dim_rules import moved
 from torch_ir.sharding.placement_rules import Local, PlacedNode, is_floating, shards
 from torch_ir.sharding.rank_writer import Writer
@@ -90,7 +90,7 @@ def embedded(placed: PlacedNode) -> Local | None:
     rank = placed.rank("indices")
     if table == Shard(1):
         return Local({"weight": table}, [Shard(rank)])
-    if table == Shard(0):
+    if table == Shard(0) or isinstance(table, Padded):
         return Local({"weight": table}, [PARTIAL], write=_own_rows)
     return Local({"indices": indices}, [indices]) if isinstance(indices, Shard) and table == REPLICATE else None
 

@@ -50,10 +50,11 @@ def _check_placement(
     if len(placement) != len(mesh):
         message = f"{tensor!r:.200} has {len(placement)} placements on a mesh of {len(mesh)} axes"
         raise GraphError(message, f"{tensor_path(ir, tensor, outer)}.placement", rule="R7")
-    for index, text in enumerate(placement):
+    for index, (text, ranks) in enumerate(zip(placement, mesh.values(), strict=True)):
         found = PLACEMENT.fullmatch(text)
-        dim = found["dim"] if found else None
-        if not found or (dim and (dim.startswith("-") or int(dim) >= len(tensor.shape))):
+        dim, size = (found["dim"], found["size"]) if found else (None, None)
+        is_other = size and tensor.shape[:1] != (-(-int(size) // ranks),)  # than the largest of the padded pieces
+        if not found or is_other or (dim and (dim.startswith("-") or int(dim) >= len(tensor.shape))):
             message = f"{tensor!r:.200} has an invalid placement {text!r:.80}"
             raise GraphError(message, f"{tensor_path(ir, tensor, outer)}.placement[{index}]", rule="R5")
 

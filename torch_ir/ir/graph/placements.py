@@ -13,7 +13,7 @@ from torch_ir.ir.json.json_fields import Dim
 REDUCTIONS = ("sum", "avg", "min", "max", "product")
 PLACEMENT = re.compile(  # as in files, except that files have no negative dimensions
     r"replicate|shard\((?P<dim>-?\d{1,3})(?:, (?P<parts>[1-9]\d{0,8}))?\)"
-    rf"|partial\((?P<reduction>{'|'.join(REDUCTIONS)})\)",
+    rf"|partial\((?P<reduction>{'|'.join(REDUCTIONS)})\)|padded\((?P<size>[1-9]\d{{0,17}})\)",
     re.ASCII,
 )
 
@@ -73,7 +73,20 @@ class Routed:
         return f"routed {self.kind}"
 
 
-Placement = Union[Replicate, Shard, Partial, Routed]
+@dataclass(frozen=True)
+class Padded:
+    """A weight whose first dimension, of `size`, the ranks do not divide: pieces as `torch.chunk` cuts them.
+
+    All have the shape of the first, which is the largest; there are zeros behind shorter ones.
+    """
+
+    size: int
+
+    def __str__(self) -> str:
+        return f"padded({self.size})"
+
+
+Placement = Union[Replicate, Shard, Partial, Routed, Padded]
 REPLICATE = Replicate()
 PARTIAL = Partial()
 
@@ -83,10 +96,16 @@ def rank_key(axis: str) -> str:
     return f"mesh.{axis}"
 
 
+def stored_placement(text: str) -> Placement:
+    """Parse the placement of a tensor in a file."""
+    found = PLACEMENT.fullmatch(text)
+    return Padded(int(found["size"])) if found and found["size"] else parse(text)
+
+
 def parse(text: str) -> Placement:
-    """Parse `shard(1)` etc.; the dimension may be negative, and spaces are optional."""
+    """Parse a placement that a plan may ask for, as `shard(1)`; it may be negative, and spaces are optional."""
     found = PLACEMENT.fullmatch(", ".join(part.strip() for part in text.split(",")))
-    if not found:
+    if not found or found["size"]:
         raise ShardError(
             f"invalid placement {text!r:.80}; expected replicate, shard(DIM), shard(DIM, PARTS) or partial(sum)"
         )
@@ -96,8 +115,8 @@ def parse(text: str) -> Placement:
 
 
 def plain(place: Placement) -> Placement:
-    """Return the placement that a function takes or returns: without `support`, and never routed."""
-    if isinstance(place, Routed):
+    """Return the placement that a function takes or returns: without `support`, and never routed or padded."""
+    if isinstance(place, (Routed, Padded)):
         return REPLICATE
     return Partial(place.reduction) if isinstance(place, Partial) else place
 
@@ -111,6 +130,8 @@ def local_shape(tensor: TensorMeta, place: Placement, ranks: int, where: str) ->
     """Return the shape of one rank's piece; a ShardError names the place if the pieces would not be equal."""
     if isinstance(place, Routed) and place.rows is not None:
         return (place.rows, *tensor.shape[1:])
+    if isinstance(place, Padded):
+        return (-(-place.size // ranks), *tensor.shape[1:])
     if not isinstance(place, Shard):
         return tensor.shape
     if not 0 <= place.dim < len(tensor.shape):

@@ -16,8 +16,8 @@ from torch_ir.ir.text.line_cursor import Cursor
 from torch_ir.ir.text.value_syntax import at_tensor, read_dims, read_value
 
 _STRIDES = re.compile(r"strides(?= *\[)")
-_ON = re.compile(r"on +(?=replicate|shard|partial)")
-_NEXT_PLACEMENT = re.compile(r", *(?=replicate(?![\w.:])|shard\(|partial\()")
+_ON = re.compile(r"on +(?=replicate|shard|partial|padded)")
+_NEXT_PLACEMENT = re.compile(r", *(?=replicate(?![\w.:])|shard\(|partial\(|padded\()")
 _AS = re.compile(r"as +")
 
 
