@@ -25,7 +25,7 @@ class ArenaRun:
         self.memory = {bank: torch.full((size,), 0x55, dtype=torch.uint8) for bank, size in plan.used.items()}
         self.allocated: dict[str, int] = {}
         self._once = {tensor.name for node in split_prologue(ir)[0] for tensor in node.outputs}
-        self._held: list[Tensor] = [*self.memory.values()]
+        self._held: list[Tensor] = []
         self._wrong: list[str] = []
         self.executor = IRExecutor(ir, weights, watch=self._move)
         self._held += self.executor.state.values()
@@ -54,9 +54,11 @@ class ArenaRun:
         else:
             self.allocated[tensor.name] = value.untyped_storage().nbytes()
             kept = value.clone(memory_format=torch.preserve_format)
-            at = place.offset // value.element_size()
-            value.set_(self.memory[place.bank].untyped_storage(), at, value.size(), value.stride())
+            buffer = self.memory[place.bank].numpy()
+            there = torch.frombuffer(buffer, dtype=torch.uint8, count=place.bytes, offset=place.offset)
+            value.set_(there.untyped_storage(), 0, value.size(), value.stride())  # counted from its own beginning
             value.copy_(kept)
+            self._held.append(value)
 
 
 def _span(value: Tensor) -> int:

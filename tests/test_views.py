@@ -19,8 +19,8 @@ from tests.backend_sweep.own_paths import PATHS
 from tests.backend_sweep.sweep import swept
 from tests.backend_sweep.views import sample_cases, view_cases
 from tests.proof import captured, module, quiet
-from torch_ir import IR, ExecutionError, IRExecutor, Limits, execute_ir, extract_ir, optimize, split, to_opset
-from torch_ir.errors import ConversionError, PipelineError
+from torch_ir import IR, ExecutionError, IRExecutor, Limits, execute_ir, extract_ir, optimize, shard, split, to_opset
+from torch_ir.errors import ConversionError, PipelineError, ShardError
 from torch_ir.ir import OpNode
 from torch_ir.ops.view_inverse import repeats_elements
 
@@ -195,6 +195,26 @@ def test_a_pipeline_is_not_cut_between_a_view_and_what_counts_in_its_storage(
             split(ir, at=[at])
     else:
         torch.testing.assert_close(IRExecutor(split(ir, at=[at]), {})(x), model(x))
+
+
+@pytest.mark.parametrize(
+    ("taken", "is_refused"),
+    [
+        (lambda y: y.t().as_strided((4, 2), (1, 8), 0), True),
+        (lambda y: y[1:].as_strided((4, 2), (4, 1), 0), True),
+        (lambda y: y.as_strided((4, 2), (8, 1), 4), False),
+    ],
+)
+def test_a_sharded_view_is_not_gathered_for_what_counts_in_its_storage(
+    taken: Callable[[Tensor], Tensor], is_refused: bool
+) -> None:
+    """The gathered tensor has the elements of the view alone, in order."""
+    ir = captured(module(lambda self, x: taken(self.a(x)) * 2, a=nn.Linear(8, 8)), torch.randn(4, 8))
+    if is_refused:
+        with pytest.raises(ShardError, match=r"counts elements in the storage of '\w+', which is sharded"):
+            shard(ir, {"a": "colwise"}, {"tp": 2})
+    else:
+        assert shard(ir, {"a": "colwise"}, {"tp": 2}).node("as_strided").inputs[0].stride is None
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------

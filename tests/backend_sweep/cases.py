@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from tests.backend_sweep.values import value_sets
 from tests.operators.cases import Call, chosen_samples, database
 from torch_ir import IR, TorchIRError, extract_ir
+from torch_ir.ir import OpNode
 from torch_ir.ops.effects import is_random, is_uninitialised
 
 DTYPES = ("float32", "int64", "bool", "uint8", "bfloat16", "float64", "int32", "float16", "int8", "int16")
@@ -116,4 +117,11 @@ def is_comparable(ir: IR, weights: Collection[str] = (), writes: bool = False) -
     has_data = (tensor.name in weights or (tensor.param and tensor.param.data) for tensor in ir.params)
     if ir.functions or not all(has_data) or any(target.param or not writes for target, _ in ir.mutations):
         return False
-    return not any(is_random(node) or (is_uninitialised(node) and not writes) for node in ir.nodes)
+    return not any(
+        is_random(node) or (is_uninitialised(node) and not (writes and _is_filled(node))) for node in ir.nodes
+    )
+
+
+def _is_filled(node: OpNode) -> bool:
+    """Whether all elements of new memory are written before they are read."""
+    return all(reader.op_type == "aten.copy.default" for made in node.outputs for reader in made.consumers)

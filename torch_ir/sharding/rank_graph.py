@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
+from torch_ir.analysis.memory.aliasing import counted_views
 from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.errors import ShardError
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
@@ -202,6 +203,9 @@ class RankGraph:
         self.writer.origin = node.origin
         self._begin(part_of_path(path))
         places = self.seen_by(node)
+        for tensor in counted_views(node):
+            if self.home[tensor] != REPLICATE:
+                raise ShardError(f"{node!r} counts elements in the storage of {tensor.name!r}, which is sharded")
         if is_function_call(node):
             self._call(node, self._as_operands(node, places), path)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from torch_ir.analysis.cost_model.flop_formulas import base_name
@@ -49,6 +49,17 @@ def counts_in_a_storage(node: OpNode) -> bool:
     if may_be_a_part and (node.attrs.get("storage_offset") is not None or _may_reach_beyond(node)):
         return True
     return given.stride is not None
+
+
+def counted_views(node: OpNode, functions: Functions = _NONE) -> Iterator[TensorMeta]:
+    """Yield the tensors in whose storage a node counts, if a copy of their elements alone would be another storage."""
+    tensor = node.inputs[0] if node.op_type.startswith(COUNTING) else None
+    while tensor is not None:
+        maker = tensor.producer
+        is_view = maker is not None and shares_memory(maker, functions)
+        if is_view or tensor.stride is not None:
+            yield tensor
+        tensor = maker.inputs[0] if maker is not None and is_view and maker.inputs else None
 
 
 def _may_reach_beyond(node: OpNode) -> bool:
