@@ -3,7 +3,8 @@
 python -m benchmarks.llm_speed [--device cuda] [--dtype bfloat16] [--only NAME ...] [--layers 16] [--json FILE]
 
 Weights are random, and all contestants have the same. Each generates greedily after the same prompt, with a static
-cache, and takes its turn in every round. A round is timed from the end of prefill to the last token. It needs torch and
+cache, and takes its turn in every round. A round is timed from the end of prefill to the last token. With `--cpu-time`,
+times are those of the process on one thread, which other processes on the machine disturb less. It needs torch and
 transformers.
 """
 
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
+import torch_ir
 import torch_ir.llm
 from torch_ir.quantization import quantize
 
@@ -28,9 +30,16 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 Tokens = Callable[[int], tuple[Tensor, float]]  # count -> tokens, seconds of all but the first
 
 
+clock = time.perf_counter
+
+
 def main() -> None:
     options = _options()
     warnings.simplefilter("ignore")
+    if options.cpu_time:
+        global clock
+        clock = time.process_time
+        torch.set_num_threads(1)
     config = LlamaConfig(
         hidden_size=2048,
         intermediate_size=8192,
@@ -67,8 +76,8 @@ def main() -> None:
             found[name]["ms"].append(run(options.tokens)[1] / (options.tokens - 1) * 1000)
     for name, entry in found.items():
         if "ms" in entry:
-            ms = entry["ms"]
-            print(f"{name}: {statistics.median(ms):.3f} ms a token ({min(ms):.3f}-{max(ms):.3f})")
+            low, middle, high = statistics.quantiles(entry["ms"], n=4) if options.rounds > 1 else entry["ms"] * 3
+            print(f"{name}: {middle:.3f} ms a token ({low:.3f}-{high:.3f}), {1000 / middle:.1f} tokens/s")
     if options.profile and "ours" in racing:
         print(_profile(racing["ours"]))
     if options.json:
@@ -89,6 +98,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=384)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cpu-time", action="store_true", help="time the process on one thread, not the clock")
     parser.add_argument("--profile", action="store_true", help="also list the kernels of our steps")
     parser.add_argument("--json", metavar="FILE", help="also write the figures to a file")
     return parser.parse_args()
@@ -129,11 +139,11 @@ def _static(model: Any, prompt: Tensor, options: argparse.Namespace, compiled: C
             cache.reset()
             tokens = [step(prompt)]
             _finish(options)
-            start = time.perf_counter()
+            start = clock()
             for _ in range(count - 1):
                 tokens.append(fast(tokens[-1]).clone())
             _finish(options)
-            return torch.cat(tokens, dim=1).cpu(), time.perf_counter() - start
+            return torch.cat(tokens, dim=1).cpu(), clock() - start
 
     return run
 
@@ -150,16 +160,48 @@ def ours_int4(model: Any, prompt: Tensor, options: argparse.Namespace) -> Tokens
     return _compiled(model, prompt, options, lambda ir: quantize(ir, "int4-g64")[0])
 
 
+def ours_bfloat16(model: Any, prompt: Tensor, options: argparse.Namespace) -> Tokens:
+    """With the weights rounded to bfloat16, beside a model in float32."""
+    before = model.config.dtype
+    model.config.dtype = torch.bfloat16
+    ir = torch_ir.llm.extract_llm(model.config, batch=1, cache_length=options.cache)
+    model.config.dtype = before
+    return _generating(ir, {key: value.bfloat16() for key, value in model.state_dict().items()}, prompt, options)
+
+
 def _compiled(model: Any, prompt: Tensor, options: argparse.Namespace, quantized: Callable[[Any], Any]) -> Tokens:
     ir = quantized(torch_ir.llm.extract_llm(model.config, batch=1, cache_length=options.cache))
-    compiled = torch_ir.llm.compile(ir, model.state_dict(), device=options.device)
+    return _generating(ir, model.state_dict(), prompt, options)
+
+
+def _generating(ir: Any, weights: dict[str, Tensor], prompt: Tensor, options: argparse.Namespace) -> Tokens:
+    compiled = torch_ir.llm.compile(ir, weights, device=options.device)
 
     def run(count: int) -> tuple[Tensor, float]:
         tokens, marks = [], []
         for token in compiled.stream(prompt, count):
             tokens.append(token)
-            marks.append(time.perf_counter())
+            marks.append(clock())
         return torch.stack(tokens, dim=1), marks[-1] - marks[0]
+
+    return run
+
+
+def openvino(model: Any, prompt: Tensor, options: argparse.Namespace) -> Tokens:
+    """Decode by OpenVINO, as `torch_ir.compile` converts it: the cache is copied in each step."""
+    ir = torch_ir.llm.extract_llm(model.config, batch=1, cache_length=options.cache)
+    weights = dict(model.state_dict())
+    first = torch_ir.IRExecutor(ir, weights)
+    decode = torch_ir.compile(ir.functions["decode"], weights, backend="openvino", level="basic", verify=False)
+
+    def run(count: int) -> tuple[Tensor, float]:
+        made = first(input_ids=prompt)
+        tokens = [made["logits"][:, -1:].argmax(-1)]
+        start = clock()
+        for place in range(prompt.shape[1], prompt.shape[1] + count - 1):
+            made = decode(input_ids=tokens[-1], cache=made["cache"], position=torch.tensor(place))
+            tokens.append(made["logits"][:, -1:].argmax(-1))
+        return torch.cat(tokens, dim=1), clock() - start
 
     return run
 
@@ -170,8 +212,10 @@ CONTESTANTS: dict[str, Callable[[Any, Tensor, argparse.Namespace], Tokens]] = {
     "max-autotune": max_autotune,
     "coordinate-descent": coordinate_descent,
     "ours": ours,
+    "ours-bfloat16": ours_bfloat16,
     "ours-int8": ours_int8,
     "ours-int4": ours_int4,
+    "openvino": openvino,
 }
 
 

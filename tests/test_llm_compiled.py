@@ -9,13 +9,16 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 
 from tests.architectures import architectures
 from torch_ir import IR, ExecutionError, ExportError, extract_ir, optimize
+from torch_ir.backends.bind_together import bind_together
 from torch_ir.backends.cpu.stored_weights import with_stored_weights
 from torch_ir.backends.gpu.decode_attention import with_decode_attention
 from torch_ir.backends.gpu.row_product import with_row_products
+from torch_ir.entries.execute import weights_read
 from torch_ir.errors import CommandError
 from torch_ir.ir import TensorMeta
 from torch_ir.llm import CompiledLLM, cache_in_place, cache_map, compile, extract_llm, generate
 from torch_ir.llm.cache_layout import CACHE, keyword_inputs
+from torch_ir.llm.compiled.decode_step import prefill_graph
 from torch_ir.llm.compiled.token_choice import Greedy, Sampled, candidates
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.quantization import quantize
@@ -419,6 +422,47 @@ def test_layers_of_many_rows_restore_their_weights() -> None:
     ir = quantize(extract_ir(model, (torch.randn(9, 128),), strict=False), "int4-g64")[0]
     packed = with_stored_weights(with_calls_inline(ir))
     assert PRODUCT not in [node.op_type for node in packed.nodes]
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", [None, "int8", "int4-g16"])
+def test_prefill_and_decode_share_their_weights(llama: Any, graphs: IR, scheme: str | None) -> None:
+    """What both read is one tensor, also where it is computed from the checkpoint, and no copy is left beside it."""
+    ir = graphs.specialize(batch=1)
+    ir = ir if scheme is None else quantize(ir, scheme)[0]
+    weights = llama.state_dict()
+    entries = [(graph, weights_read(graph, weights)) for graph in (prefill_graph(ir), ir.functions["decode"])]
+    bound = bind_together(entries, torch.device("cpu"), "full")
+    one, other = ({address(each): each for each in held.values() if each.dim() == 2} for _, held in bound)
+    assert one.keys() == other.keys()
+    if scheme is None:
+        assert one.keys() == {address(each) for each in weights.values() if each.dim() == 2}
+    else:  # of the floats, scales are left
+        left = sum(each.numel() for each in one.values() if each.dtype == torch.float32)
+        assert left < sum(each.numel() for each in weights.values()) / 8
+
+
+def address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def test_constants_of_one_name_are_shared_only_if_their_values_are_equal() -> None:
+    """Prefill and decode may have different constants of the same name."""
+
+    def shifted(by: float) -> IR:
+        class Shifted(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return x + torch.tensor([by]).exp()
+
+        return extract_ir(Shifted().eval(), (torch.zeros(3),), strict=False)
+
+    device = torch.device("cpu")
+    bound = bind_together([(shifted(by), {}) for by in (1.0, 2.0, 1.0)], device, None)
+    values = [next(iter(held.values())) for _, held in bound]
+    assert values[0] is values[2]
+    torch.testing.assert_close(torch.cat(values[:2]), torch.tensor([1.0, 2.0]).exp())
 
 
 # -- Inductor ---------------------------------------------------------------------------------------------------------
