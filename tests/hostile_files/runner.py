@@ -24,7 +24,7 @@ from torch_ir.errors import RuleError, TorchIRError
 
 _ROOM = 1 << 30  # bytes of memory in addition to the interpreter's
 _SECONDS = 10  # of computing
-_PATIENCE = 60  # seconds of waiting, for a machine that is busy with other things
+_PATIENCE = 180  # seconds of waiting, for a machine that is busy with other things
 
 
 @dataclass(frozen=True)
