@@ -9,10 +9,10 @@ PARTS = 16
 
 
 def test_a_sample_of_the_database() -> None:
-    """Every 48th operator, two sample inputs of each dtype."""
-    tally = sweep(database()[5::48], samples=2)
+    """Every 96th operator, two sample inputs of each dtype."""
+    tally = sweep(database()[5::96], samples=2)
     assert tally.unexplained() == {}
-    assert sum(count for (_, outcome), count in tally.counts.items() if outcome == CARRIED) > 100
+    assert sum(count for (_, outcome), count in tally.counts.items() if outcome == CARRIED) > 40
 
 
 @pytest.mark.slow
