@@ -155,7 +155,7 @@ def _grouped(placed: PlacedNode) -> Local | None:
     rows, ends, experts = placed.place(given), placed.place("offs"), placed.place(weight)
     if placed.has("bias") or not isinstance(rows, Routed) or not isinstance(ends, Routed) or ends.kind != "counts":
         return None
-    if rows.order != ends.order:
+    if rows.order != ends.order or rows.ends not in ("", placed.tensor("offs").name):
         return None
     if experts == REPLICATE and rows.kind == "rows":
         return Local({given: rows, "offs": ends}, [rows])
