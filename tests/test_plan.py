@@ -139,8 +139,13 @@ def test_experts_equal_brute_force(kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", DEVICES)
 def test_gated_experts_equal_brute_force(kind: str) -> None:
-    """Two products with an activation between them."""
-    check_experts(kind, nn.Sequential(Experts()).eval(), ("up", "down"))
+    """Two products with an activation between them, added to the tokens as in a layer."""
+
+    class Layer(Experts):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + super().forward(x)
+
+    check_experts(kind, nn.Sequential(Layer()).eval(), ("up", "down"))
 
 
 @pytest.mark.parametrize("kind", ONE_DEVICE)

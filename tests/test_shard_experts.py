@@ -116,15 +116,34 @@ def test_what_cannot_be_done(rows: dict[str, str], message: str) -> None:
         shard(ir, rows, {"tp": 2})
 
 
-def test_values_that_depend_on_the_rank_are_not_returned() -> None:
-    """Positions of sorted rows differ between ranks: reading them otherwise is an error."""
+class Summed(Experts):
+    """The positions of rows are numbers in the result."""
 
-    class Leak(Experts):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x) + self.order(x)[1].sum()
+    def made(self, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return super().made(rows, ends) + rows.sum(0)
 
-    ir = extract_ir(Leak(), (torch.randn(4, 4, 8),), strict=False)
-    with pytest.raises(ShardError, match="reads rows that are sorted by expert"):
+
+class OtherTokens(Experts):
+    """Rows of other tokens than those that chose the experts."""
+
+    def order(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        experts, order, weights = super().order(x)
+        return experts, order // 2, weights
+
+
+class TwoOrders(Experts):
+    """Weights in another order than the rows."""
+
+    def order(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        experts, order, weights = super().order(x)
+        return experts, order, weights[torch.sort(order % 3)[1]]
+
+
+@pytest.mark.parametrize("kind", [Summed, OtherTokens, TwoOrders])
+def test_what_depends_on_the_order_of_all_rows_is_refused(kind: type[Experts]) -> None:
+    """Each rank sorts its own rows, so that such a result would be another one."""
+    ir = extract_ir(kind(), (torch.randn(4, 4, 8),), strict=False)
+    with pytest.raises(ShardError, match="sorted by expert on each rank"):
         shard(ir, {**SMALL, "": "all_to_all"}, {"tp": 2})
 
 

@@ -29,7 +29,6 @@ from torch_ir.sharding.sum_rules import looked_for
 
 _ROUTER = "aten.sort.default"
 _TOKENS = Shard(0)
-_OF_POSITIONS = ("aten.floor_divide", "aten.empty_like")  # the others would see numbers of one rank
 _CASTS = ("aten.to", "aten._to_copy")
 
 
@@ -59,7 +58,8 @@ def _sorted(placed: PlacedNode) -> Local:
     before, chosen = placed.place("self"), placed.tensor("self")
     home = before if isinstance(before, Shard) else _TOKENS
     rows = int(local_shape(chosen, home, placed.ranks, placed.where)[0])
-    return Local({"self": home}, [Routed("rows", home, rows), Routed("positions", home, rows)])
+    kinds = ("rows", "positions")
+    return Local({"self": home}, [Routed(kind, home, placed.node.name, rows) for kind in kinds])
 
 
 def _row_by_row(placed: PlacedNode) -> Local | None:
@@ -67,7 +67,7 @@ def _row_by_row(placed: PlacedNode) -> Local | None:
     node, base = placed.node, placed.node.op_type.rpartition(".")[0]
     found = {place for place in placed.places.values() if isinstance(place, Routed)}
     kinds = {place.kind for place in found}
-    if len(found) == 1 and (base in _CASTS or (kinds == {"positions"} and base in _OF_POSITIONS)):
+    if len(found) == 1 and base in _CASTS:
         return placed.everywhere(found.pop())
     if not kinds <= {"rows", "experts"} or len(found) > len(kinds):
         return None
@@ -79,6 +79,14 @@ def _row_by_row(placed: PlacedNode) -> Local | None:
             return None
         inputs[name] = target if has_rows else REPLICATE
     return Local(inputs, [target] * len(node.outputs))
+
+
+def _of_positions(placed: PlacedNode) -> Local | None:
+    """Tokens of rows, and memory for the inverse; other operators would see numbers of one rank."""
+    place, count = placed.place("self"), placed.node.attrs.get("other", 1)
+    if not isinstance(place, Routed) or place.kind != "positions" or type(count) is not int or len(placed.places) > 1:
+        return None
+    return Local({"self": place}, [replace(place, per_token=place.per_token * count)])
 
 
 def _of_columns(placed: PlacedNode) -> Local | None:
@@ -96,12 +104,16 @@ def _looked_up(placed: PlacedNode) -> Local | None:
     index = placed.place(found[1]) if found else None
     if found is None or found[0] != 0 or not isinstance(index, Routed):
         return None
-    source, rows = placed.place("self"), replace(index, kind="rows")
+    source, rows = placed.place("self"), replace(index, kind="rows", per_token=1)
+    whole, tokens = placed.tensor(found[1]).shape[0], placed.tensor("self").shape[0]
     if index.kind == "inverse" and isinstance(source, Routed) and source.kind in ("rows", "experts"):
         return Local({"self": rows, found[1]: index}, [index.home])
-    if isinstance(source, Routed) or index.kind not in ("rows", "positions"):
+    if isinstance(source, Routed):
         return None
-    return Local({"self": index.home if index.kind == "positions" else REPLICATE, found[1]: index}, [rows])
+    if index.kind == "rows":
+        return Local({found[1]: index}, [rows])
+    is_of_tokens = index.kind == "positions" and isinstance(tokens, int) and tokens * index.per_token == whole
+    return Local({"self": index.home, found[1]: index}, [rows]) if is_of_tokens else None
 
 
 def _counted(placed: PlacedNode) -> Local | None:
@@ -110,7 +122,7 @@ def _counted(placed: PlacedNode) -> Local | None:
     wanted = "rows" if placed.node.op_type.startswith("aten.histc") else "counts"
     if not isinstance(place, Routed) or place.kind != wanted:
         return None
-    return Local({"self": place}, [Routed("counts", place.home)])
+    return Local({"self": place}, [replace(place, kind="counts", rows=None)])
 
 
 def _inverted(placed: PlacedNode) -> Local | None:
@@ -119,10 +131,11 @@ def _inverted(placed: PlacedNode) -> Local | None:
     numbers = placed.tensor("values").producer
     is_inverse = (
         isinstance(index, Routed)
-        and index.kind == "positions"
-        and placed.rank("self") == 1
+        and (index.kind, index.per_token, placed.rank("self")) == ("positions", 1, 1)
         and numbers is not None
         and numbers.op_type == "aten.arange.default"
+        and numbers.attrs["end"] == placed.tensor("indices.0").shape[0]
+        and not placed.node.attrs.get("accumulate")
     )
     if not is_inverse or not isinstance(index, Routed):
         return None
@@ -142,6 +155,8 @@ def _grouped(placed: PlacedNode) -> Local | None:
     rows, ends, experts = placed.place(given), placed.place("offs"), placed.place(weight)
     if placed.has("bias") or not isinstance(rows, Routed) or not isinstance(ends, Routed) or ends.kind != "counts":
         return None
+    if rows.order != ends.order or rows.ends not in ("", placed.tensor("offs").name):
+        return None
     if experts == REPLICATE and rows.kind == "rows":
         return Local({given: rows, "offs": ends}, [rows])
     if experts != Shard(0) or rows.kind not in ("rows", "experts"):
@@ -154,7 +169,7 @@ def _destination(placed: PlacedNode, rows: Routed) -> Routed:
     if rows.kind == "experts":
         return rows
     room = _capacity(placed, int(rows.rows or 0))
-    return replace(rows, kind="experts", rows=room * placed.ranks, route=placed.tensor("offs").name)
+    return replace(rows, kind="experts", rows=room * placed.ranks, ends=placed.tensor("offs").name)
 
 
 def _capacity(placed: PlacedNode, rows: int) -> int:
@@ -185,7 +200,7 @@ _RULES: dict[str, Callable[[PlacedNode], Local | None]] = {
     **dict.fromkeys(("aten.index", "aten.index_select"), _looked_up),
     **dict.fromkeys(("aten.histc", "aten.cumsum"), _counted),
     **dict.fromkeys(("aten._grouped_mm", "transformers.grouped_mm_fallback"), _grouped),
-    "aten.floor_divide": _row_by_row,
+    **dict.fromkeys(("aten.floor_divide", "aten.empty_like"), _of_positions),
     "aten.index_put": _inverted,
     "aten._assert_tensor_metadata": asserting,
 }

@@ -252,8 +252,7 @@ class Writer:
     def _returned(self, tensor: TensorMeta, before: Placement, after: Placement) -> TensorMeta:
         """Send the rows of experts back to the ranks of their tokens; nothing else is made of sorted rows."""
         route = self.routes.get(before) if isinstance(before, Routed) else None
-        rows = None if route is None else int(route.back.shape[0])
-        if route is None or not isinstance(after, Routed) or (after.kind, after.rows) != ("rows", rows):
+        if route is None or not isinstance(before, Routed) or after != before.returned(int(route.back.shape[0])):
             where = self.origin.module or tensor.name
             raise ShardError(f"{where}: {tensor.name!r} is sorted by expert on each rank, and has no whole")
         return self.chosen(self.exchanged(self.chosen(tensor, route.slots)), route.back)

@@ -60,14 +60,20 @@ class Routed:
     """Rows of tokens sorted by expert on each rank: the rank's own tokens, or those of all ranks for its experts.
 
     No whole tensor has the rows in this order, so files do not name this placement. `kind` is one of those in
-    `sharding/expert_rules.py`, `home` is where the tokens are before they are sorted, and `route` is the name of the
-    tensor by which they are sent.
+    `sharding/expert_rules.py`, `home` is where the tokens are before they are sorted, `order` the name of the node that
+    sorts them, and `ends` that of the tensor by which they are sent.
     """
 
     kind: str
     home: Shard
+    order: str
     rows: int | None = None  # on a rank; None where dimension 0 is not that of rows
-    route: str = ""
+    per_token: int = 1  # rows that have the same position
+    ends: str = ""
+
+    def returned(self, rows: int) -> Routed:
+        """Return the placement of rows that come back from experts."""
+        return replace(self, kind="rows", rows=rows, ends="")
 
     def __str__(self) -> str:
         return f"routed {self.kind}"
