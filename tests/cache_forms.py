@@ -247,9 +247,9 @@ def carry(architecture: Architecture, seeds: range = SEEDS) -> dict[str, str]:
         except GraphError as error:
             return "" if "no layer has a sliding window" in str(error) else f"refused: {error}"
         if dtype := options.get("cache_dtype"):
-            error, rounding = quantised_error(step, weights, model, dtype)
-            is_near = rounding > 0 and error <= _FLIPPED * rounding
-            return "equal" if is_near else f"different: {error:.3g}, and rounding makes {rounding:.3g}"
+            off, rounding = quantised_error(step, weights, model, dtype)
+            is_near = rounding > 0 and off <= _FLIPPED * rounding
+            return "equal" if is_near else f"different: {off:.3g}, and rounding makes {rounding:.3g}"
         reasons = (difference(step, weights, prompts, own, seed) for seed, prompts, own in cases)
         return next((f"different: {reason}" for reason in reasons if reason), "equal")
 
