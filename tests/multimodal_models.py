@@ -11,6 +11,7 @@ import logging
 import sys
 import time
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -106,11 +107,8 @@ def _adapt(config: Any, has_sections: bool) -> None:
         if part is None:
             continue
         for name, value in (WHOLE if part is config else ENCODERS).items():
-            if (
-                part is not text
-                and type(getattr(part, name, None)) in (type(value), type(None))
-                and hasattr(part, name)
-            ):
+            by_stage = isinstance(getattr(part, name, None), (list, tuple)) and isinstance(value, int)
+            if part is not text and hasattr(part, name) and not by_stage:
                 setattr(part, name, value)
         for modality, token in _TOKEN.items():
             for field in ("id", "index"):
@@ -149,9 +147,9 @@ def carry(case: Case) -> str:
 
 def _spoken(model: Any, given: dict[str, torch.Tensor]) -> torch.Tensor:
     """Return the text that a model which can also speak generates."""
-    options = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    if hasattr(model, "speaker_map"):
-        model.speaker_map = {"Chelsie": {}}  # the default voice, which checkpoints have
+    options = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": None, "use_cache": True}
+    if hasattr(model, "speaker_map"):  # what generate reads of the part that is left out
+        model.speaker_map, model.talker = {"Chelsie": {}}, SimpleNamespace(codec_pad_token=0)
     takes_audio = "return_audio" in inspect.signature(type(model).generate).parameters
     silent = {"return_audio": False} if takes_audio else {"generation_mode": "text"}
     made = model.generate(**given, **silent, **{f"thinker_{name}": value for name, value in options.items()})
