@@ -11,6 +11,7 @@ import random
 import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from tests.architectures import Architecture
 from tests.language_models import NOT_CARRIED, language_models
 from torch_ir import IR, GraphError, IRExecutor, TorchIRError, meta_init
+from torch_ir.ir import evaluate
 from torch_ir.llm import checkpoint_weights, extract_llm
 from torch_ir.llm.forms import empty_cache, to_cache_form
 from torch_ir.llm.generation import _greedy
@@ -38,9 +40,11 @@ FORMS: dict[str, dict[str, Any]] = {
     "slots": {},
     "paged": {"layout": "paged", "block_size": BLOCK},
     "rolling": {"rolling": True},
+    "rolling pages": {"layout": "paged", "block_size": BLOCK, "rolling": True},
     "int8": {"cache_dtype": "int8"},
     "paged fp8": {"layout": "paged", "block_size": BLOCK, "cache_dtype": "float8_e4m3fn"},
 }
+FIXED = "pages, captured with a fixed cache"  # the layout of "paged"
 
 
 @dataclass
@@ -117,28 +121,53 @@ class _Slots:
         return {}
 
 
+class _Pool:
+    """Blocks in random order, of which each row has some, and uses them in turn; a random one takes the padding."""
+
+    def __init__(self, rows: int, blocks: int, chance: random.Random) -> None:
+        self.size = rows * blocks + 3
+        free = list(range(self.size))
+        chance.shuffle(free)
+        self.padding = free.pop() * BLOCK
+        self.tables = torch.tensor([[free.pop() for _ in range(blocks)] for _ in range(rows)])
+
+    def slots(self, positions: Tensor, is_padding: Tensor) -> Tensor:
+        blocks = self.tables.gather(1, positions // BLOCK % self.tables.shape[1])
+        return (blocks * BLOCK + positions % BLOCK).masked_fill(is_padding, self.padding)
+
+
 class _Pages:
-    """Blocks in random order, a random one of which takes the padding."""
+    """Pools of blocks: for layers that see everything, and for those with a window."""
 
     def __init__(self, step: IR, rows: int, chance: random.Random) -> None:
-        blocks = list(range(rows * CAPACITY // BLOCK + 3))
-        chance.shuffle(blocks)
-        self.padding = blocks.pop() * BLOCK
-        self.tables = torch.tensor([[blocks.pop() for _ in range(CAPACITY // BLOCK)] for _ in range(rows)])
-        self.cache = empty_cache(step, blocks=rows * CAPACITY // BLOCK + 3)
+        self.names = {tensor.name for tensor in step.graph_inputs}
+        needed = [text for text in step.constraints if "window_table" in text]
+        turns = next(
+            number
+            for number in range(1, 99)
+            if all(evaluate(text, {"window_table": number, "seq": MOST}) for text in needed)
+        )
+        self.pools = {
+            ("block_tables", "slot_mapping"): _Pool(rows, CAPACITY // BLOCK, chance),
+            ("window_tables", "window_mapping"): _Pool(rows, turns, chance),
+        }
+        whole, window = self.pools.values()
+        self.cache = empty_cache(step, blocks=whole.size, window_blocks=window.size)
         for tensor in self.cache.values():  # what other sequences left behind
             tensor.copy_(torch.randint(-5, 6, tensor.shape))
 
     def inputs(self, places: Tensor, counts: list[int], width: int) -> dict[str, Tensor]:
         positions = places[:, None] + torch.arange(width)
-        blocks = self.tables.gather(1, (positions // BLOCK).clamp(max=self.tables.shape[1] - 1))
-        slots = blocks * BLOCK + positions % BLOCK
         is_padding = torch.arange(width) >= torch.tensor(counts)[:, None]
-        return {"block_tables": self.tables, "slot_mapping": slots.masked_fill(is_padding, self.padding)}
+        found = {}
+        for (tables, mapping), pool in self.pools.items():
+            if tables in self.names:
+                found |= {tables: pool.tables, mapping: pool.slots(positions, is_padding)}
+        return found
 
 
 def _state(step: IR, rows: int, chance: random.Random) -> Any:
-    is_paged = any(tensor.name == "block_tables" for tensor in step.graph_inputs)
+    is_paged = any(tensor.name in ("block_tables", "window_tables") for tensor in step.graph_inputs)
     return _Pages(step, rows, chance) if is_paged else _Slots(step, rows)
 
 
@@ -203,30 +232,31 @@ def quantised_error(step: IR, weights: Mapping[str, Tensor], model: Any, dtype: 
 def carry(architecture: Architecture, seeds: range = SEEDS) -> dict[str, str]:
     """Return for each form "equal", "refused: ..." or "different: ..."."""
     model: Any = architecture.build()
+    with meta_init():
+        bare = type(model)(model.config)
     try:
-        with meta_init():
-            bare = type(model)(model.config)
         ir = IR.from_json(extract_llm(bare).to_json())
         weights = checkpoint_weights(model)
     except TorchIRError as error:
         return dict.fromkeys(FORMS, f"not extracted: {error}")
-    found = {}
-    cases = [prompts_for(model, seed) for seed in seeds]
-    for form, options in FORMS.items():
+    cases = [(seed, *prompts_for(model, seed)) for seed in seeds]
+
+    def verdict(ir: IR, options: dict[str, Any]) -> str:
         try:
             step = to_cache_form(ir, **options)
         except GraphError as error:
-            if "no layer has a sliding window" not in str(error):
-                found[form] = f"refused: {error}"
-            continue
+            return "" if "no layer has a sliding window" in str(error) else f"refused: {error}"
         if dtype := options.get("cache_dtype"):
-            error, rounding = quantised_error(step, weights, model, dtype)
-            is_near = rounding > 0 and error <= _FLIPPED * rounding
-            found[form] = "equal" if is_near else f"different: {error:.3g}, and rounding makes {rounding:.3g}"
-            continue
-        reasons = [difference(step, weights, *case, seed) for seed, case in zip(seeds, cases, strict=True)]
-        found[form] = next((f"different: {reason}" for reason in reasons if reason), "equal")
-    return found
+            off, rounding = quantised_error(step, weights, model, dtype)
+            is_near = rounding > 0 and off <= _FLIPPED * rounding
+            return "equal" if is_near else f"different: {off:.3g}, and rounding makes {rounding:.3g}"
+        reasons = (difference(step, weights, prompts, own, seed) for seed, prompts, own in cases)
+        return next((f"different: {reason}" for reason in reasons if reason), "equal")
+
+    found = {form: verdict(ir, options) for form, options in FORMS.items()}
+    with suppress(TorchIRError):  # not every model has a cache of fixed length
+        found[FIXED] = verdict(extract_llm(bare, cache_length=CAPACITY), FORMS["paged"])
+    return {form: each for form, each in found.items() if each}
 
 
 def measure() -> dict[str, int | float | str]:
@@ -236,7 +266,7 @@ def measure() -> dict[str, int | float | str]:
         "architectures": len(verdicts),
         "random schedules of each form": len(SEEDS),
     }
-    for form in FORMS:
+    for form in (*FORMS, FIXED):
         found = [verdict[form] for verdict in verdicts.values() if form in verdict]
         kinds = [sum(verdict.startswith(kind) for verdict in found) for kind in ("equal", "refused")]
         rows[f"{form}: equal to the model"] = f"{kinds[0]} of {len(found)}, {kinds[1]} refused"

@@ -59,7 +59,7 @@ _BY_LENGTH = "takes the length of the cache for the number of tokens so far"
 _NO_MASK = "decodes without a mask when it generates by itself"
 REFUSED_FORMS: dict[str, tuple[str, frozenset[str]]] = {
     "gpt_neo": (_BY_LENGTH, frozenset(("fixed", "fixed, padded"))),
-    "imagegpt": (_BY_LENGTH, frozenset(("fixed", "fixed, padded"))),
+    "imagegpt": (_BY_LENGTH, frozenset(("fixed",))),
     "fsmt": (_BY_LENGTH, frozenset(("fixed", "fixed, padded"))),
     "mamba": (_NO_MASK, frozenset(("grows, padded", "fixed, padded"))),
     "falcon_mamba": (_NO_MASK, frozenset(("grows, padded", "fixed, padded"))),

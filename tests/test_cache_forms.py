@@ -14,7 +14,7 @@ from transformers import GPTNeoConfig
 
 import torch_ir
 from tests.architectures import architectures
-from tests.cache_forms import FORMS, carry, causal_models, difference, prompts_for, quantised_error
+from tests.cache_forms import CAPACITY, FORMS, carry, causal_models, difference, prompts_for, quantised_error
 from tests.command_line import failure
 from torch_ir import IR, ExecutionError, GraphError, IRExecutor, OpNode, TensorMeta, optimize
 from torch_ir.cli import main
@@ -26,7 +26,7 @@ BY_NAME = {each.name: each for each in architectures()}
 SAMPLE = {
     "llama": ("slots", "paged"),
     "mistral": ("rolling",),
-    "gemma2": ("rolling", "paged"),
+    "gemma2": ("rolling", "paged", "rolling pages"),
     "gpt2": ("paged",),
     "qwen2": ("slots",),
     "mixtral": ("paged",),
@@ -257,7 +257,6 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
         "'added' .aten.cumsum.default. .*outside of attention",
     ),
     "no window": (lambda: extracted("gpt2"), {"rolling": True}, "no layer has a sliding window"),
-    "rolling pages": (lambda: extracted("gpt2"), {"rolling": True, "layout": "paged"}, "a paged cache has no rolling"),
     "layout": (lambda: extracted("gpt2"), {"layout": "pages"}, "unknown layout 'pages'; expected one of slots, paged"),
     "dtype": (lambda: extracted("gpt2"), {"cache_dtype": "int4"}, "unknown cache_dtype 'int4'; expected one of int8"),
     "block": (lambda: extracted("gpt2"), {"block_size": 0}, "block_size must be at least 1, not 0"),
@@ -266,14 +265,51 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.slow
+def test_a_mask_as_input_is_refused() -> None:
+    with pytest.raises(GraphError, match="extract without padding"):
+        to_cache_form(extract_llm(built("gpt2"), padding=True))
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [({"cache_length": 8}, "layer 0 keeps .*without cache_length"), ({"padding": True}, "extract without padding")],
+    ("name", "in_place", "forms"),
+    [
+        ("mistral", True, ("rolling pages", "slots")),
+        pytest.param("gemma2", False, tuple(FORMS)[:4], marks=pytest.mark.slow),
+    ],
 )
-def test_other_captures_are_refused(options: dict[str, Any], message: str) -> None:
-    """Graphs with a cache of fixed length or a mask as input have no form."""
-    with pytest.raises(GraphError, match=message):
-        to_cache_form(extract_llm(built("gpt2"), **options))
+def test_a_cache_of_fixed_length(name: str, in_place: bool, forms: tuple[str, ...]) -> None:
+    """Graphs with a cache of fixed length have the same forms; its length is the limit of positions."""
+    model = built(name)
+    ir = extract_llm(model, cache_length=CAPACITY, in_place=in_place)
+    prompts, own = prompts_for(model, 5)
+    for form in forms:
+        assert not difference(to_cache_form(ir, **FORMS[form]), checkpoint_weights(model), prompts, own, 5), form
+    assert [each.span for each in cache_attention(ir)] == [each.span for each in cache_attention(extracted(name))]
+    with pytest.raises(GraphError, match=f"max_length must be between 1 and {CAPACITY}"):
+        to_cache_form(ir, max_length=CAPACITY + 1)
+    entries = next(node for node in ir.nodes if node.op_type == "aten.index_copy.default")
+    reader = next(node for node in entries["source"].consumers if node is not entries)
+    reader.replace_input(entries["source"], entries.output)
+    with pytest.raises(GraphError, match=r"prefill reads the buffer of 'layers\.0\.key'"):
+        to_cache_form(ir)
+
+
+def test_blocks_of_windows_are_used_in_turn() -> None:
+    """A sequence has as many blocks as its window and the tokens of a step need, however long it is."""
+    step = to_cache_form(extracted("mistral"), "paged", block_size=4, rolling=True)
+    shapes = {tensor.name: tensor.shape for tensor in step.graph_inputs}
+    assert shapes["window_tables"] == ("batch", "window_table")
+    assert "block_tables" not in shapes  # no layer sees everything
+    assert shapes["cache_layers_0_key"][:2] == ("window_blocks", 4)
+    assert step.constraints == ["4 * window_table >= seq + 3"]
+    model = built("mistral")
+    is_valid, told = verify_llm(step, model, 20, input_ids=torch.randint(3, 40, (2, 5)))
+    assert is_valid, told
+    run = IRExecutor(step, model.state_dict())
+    inputs = {"input_ids": torch.ones(1, 3, dtype=torch.int64), "position": torch.tensor([0])}
+    table = {"window_tables": torch.tensor([[0]]), "window_mapping": torch.arange(3)[None]}
+    with pytest.raises(ExecutionError, match=r"4 \* window_table >= seq \+ 3"):
+        run(**inputs, **table, logits_at=torch.tensor([[2]]), cache=empty_cache(step, window_blocks=1))
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -12,7 +12,8 @@ from tests.language_models import NOT_CARRIED, REFUSED_FORMS, language_models
 from torch_ir import CaptureWarning, ExportError
 from torch_ir.llm import extract_llm, tiny_check, verify_llm
 from torch_ir.llm.caches import Caches
-from torch_ir.llm.entry_points import DecoderOnly, EncoderDecoder
+from torch_ir.llm.encoder_decoder import EncoderDecoder
+from torch_ir.llm.entry_points import DecoderOnly
 from torch_ir.llm.generation import example_prompt
 from torch_ir.llm.tiny_config import shrunk
 

@@ -8,7 +8,8 @@ import transformers
 
 from tests.architectures import architectures
 from torch_ir import ExecutionError
-from torch_ir.llm import cache_map, extract_llm, verify_llm
+from torch_ir.llm import cache_map, checkpoint_weights, extract_llm, verify_llm
+from torch_ir.llm.generation import Generator
 
 BY_NAME = {each.name: each for each in architectures()}
 
@@ -113,3 +114,21 @@ def test_a_prompt_that_contains_the_padding_token(llama: Any) -> None:
     assert llama.config.pad_token_id == 0
     is_valid, told = verify_llm(extract_llm(llama, batch=2, prompt=8, cache_length=16), llama, 6, input_ids=ids)
     assert is_valid, told
+
+
+def test_bfloat16_with_a_fixed_cache() -> None:
+    """Logits are bit for bit those of the model with a StaticCache: the same keys, masks and kernels."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 128}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, initializer_range=0.2)
+    model = transformers.LlamaForCausalLM(config).eval().to(torch.bfloat16)
+    ids = torch.randint(3, 128, (2, 9))
+    steps = Generator(extract_llm(model, cache_length=32), checkpoint_weights(model)).steps(6, {"input_ids": ids})
+    cache = transformers.StaticCache(config=config, max_cache_len=32)
+    position = 0
+    for logits in steps:
+        positions = torch.arange(position, position + ids.shape[1])[None]
+        with torch.no_grad():
+            own = model(input_ids=ids, past_key_values=cache, position_ids=positions, logits_to_keep=1).logits
+        assert torch.equal(logits, own)
+        position, ids = position + ids.shape[1], logits.argmax(-1)

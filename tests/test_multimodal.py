@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlavaConfig
 from tests.command_line import command
 from tests.multimodal_models import Case, build, cases, expectation, inputs, outcome
 from torch_ir import IR, ExecutionError, ExportError, GuardError, load_weights, meta_init, optimize
-from torch_ir.llm import checkpoint_weights, entry_map, extract_llm, generate, prompt_positions, verify_llm
+from torch_ir.llm import cache_map, checkpoint_weights, entry_map, extract_llm, generate, prompt_positions, verify_llm
 
 BY_NAME = {case.name: case for case in cases()}
 TOKENS = 6
@@ -155,6 +155,43 @@ def test_an_encoder_in_forward() -> None:
     assert [tensor.name for tensor in ir.graph_inputs] == ["input_ids", "input_features", "feature_attention_mask"]
     is_valid, told = verify_llm(IR.from_json(ir.to_json()), model, TOKENS, **given)
     assert is_valid, told
+
+
+def test_an_encoder_decoder() -> None:
+    """Florence-2: prefill runs the encoder over text and image, and the first token of the decoder."""
+    model, given, ir = carried("florence2 image")
+    assert {tensor.name for tensor in ir.graph_inputs} == {"input_ids", "pixel_values", "decoder_input_ids"}
+    is_valid, told = verify_llm(IR.from_json(ir.to_json()), model, TOKENS, **given)
+    assert is_valid, told
+    with pytest.raises(ExecutionError, match="the prompt has not as many tokens for image features as there are"):
+        generate(ir, checkpoint_weights(model), 2, **{**given, "input_ids": torch.full_like(given["input_ids"], 5)})
+    with pytest.raises(ExportError, match="forward of Florence2ForConditionalGeneration does not take bbox"):
+        extract_llm(model, inputs={**given, "bbox": torch.zeros(2, 4)})
+    with pytest.raises(ExportError, match="the inputs have different batches: 1, 2"):
+        extract_llm(model, inputs={**given, "input_ids": given["input_ids"][:1]})
+
+
+def test_layers_that_attend_to_the_image() -> None:
+    """Mllama: their keys are part of the cache, which decode does not change; each token has the last row of a mask."""
+    model, given, ir = carried("mllama image")
+    given["cross_attention_mask"][:, :3] = 0  # words before the image do not see it
+    is_valid, told = verify_llm(IR.from_json(ir.to_json()), model, TOKENS, **given)
+    assert is_valid, told
+    changed = {tensor.name: tensor.decode_output is not None for tensor in cache_map(ir) if tensor.layer < 2}
+    assert changed == {
+        "layers.0.key": True, "layers.0.value": True, "layers.1.key": False, "layers.1.value": False,
+    }  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:prefill and decode of Blip2")
+def test_a_language_model_that_decodes_alone() -> None:
+    """BLIP-2 encodes, and then calls `generate` of its language model, which is what decode runs."""
+    model, given, ir = carried("blip-2 image")
+    assert {key.split(".")[0] for key in _keys(ir.functions["decode"])} == {"language_model"}
+    is_valid, told = verify_llm(IR.from_json(ir.to_json()), model, TOKENS, **given)
+    assert is_valid, told
+    with pytest.raises(ExportError, match="BlipTextLMHeadModel of BlipForConditionalGeneration attends to the image"):
+        carried("blip image")
 
 
 def test_refused() -> None:

@@ -42,11 +42,15 @@ class GrowingLayer(DynamicLayer):
 
 
 class FixedLayer(StaticLayer):
-    """Keys and values in buffers of fixed length; every call writes at its position."""
+    """Keys and values in buffers of fixed length; every call writes at its position.
+
+    Prefill attends to its own keys and values, as `transformers` does: the rest of the buffers is empty.
+    """
 
     keys: Any
     values: Any
     cumulative_length: Any
+    is_prefill = True  # until it holds tensors
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
@@ -63,13 +67,17 @@ class FixedLayer(StaticLayer):
         self.cumulative_length = self.cumulative_length + count
         self.keys = self.keys.index_copy(2, places, key_states)
         self.values = self.values.index_copy(2, places, value_states)
-        return self.keys, self.values
+        return (key_states, value_states) if self.is_prefill else (self.keys, self.values)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return the number of keys, and the position of the first."""
+        return (query_length if self.is_prefill else self.max_cache_len), 0
 
     def hold(self, tensors: Mapping[str, Tensor], place: str, position: Tensor | None = None) -> None:
         """Start with these tensors, of which `position` entries are in use."""
         self.keys, self.values = tensors[f"{place}.key"], tensors[f"{place}.value"]
         self.dtype, self.device, self.is_initialized = self.keys.dtype, self.keys.device, True
-        self.cumulative_length = position
+        self.cumulative_length, self.is_prefill = position, False
 
     def held(self, place: str) -> dict[str, Tensor]:
         """Return the current tensors by name."""
@@ -189,7 +197,7 @@ class IndexedFixedLayer(FixedLayer):
         places = torch.arange(count, device=indexer_key_states.device) + self.indexer_position
         self.indexer_position = self.indexer_position + count
         self.indexer_keys = self.indexer_keys.index_copy(1, places, indexer_key_states)
-        return self.indexer_keys
+        return indexer_key_states if self.is_prefill else self.indexer_keys
 
     def hold(self, tensors: Mapping[str, Tensor], place: str, position: Tensor | None = None) -> None:
         """Start with these tensors, of which `position` entries are in use."""

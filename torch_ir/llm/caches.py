@@ -55,6 +55,7 @@ class Caches:
     kinds: tuple[LayerKind, ...]
     length: int | None = None  # of a fixed cache
     has_cross: bool = False
+    over_images: frozenset[int] = frozenset()  # layers that attend to the image, whose entries no token changes
 
     @classmethod
     def of(cls, config: Any, length: int | None) -> Caches:
@@ -70,7 +71,8 @@ class Caches:
         if not config.is_encoder_decoder:
             states = [getattr(layer, "number_of_states", 0) for layer in layers]
             kinds = [LayerKind(_CLASSES[type(layer)], each) for layer, each in zip(layers, states, strict=True)]
-            return cls(tuple(kinds), length)
+            crossing = getattr(config.get_text_config(decoder=True), "cross_attention_layers", None) or ()
+            return cls(tuple(kinds), length, over_images=frozenset(crossing))
         deep = getattr(config, "num_decoder_layers", None) or getattr(config, "decoder_layers", None) or len(layers)
         return cls((LayerKind(_ATTENTION),) * deep, length, has_cross=True)
 
@@ -79,6 +81,10 @@ class Caches:
         """Whether a layer keeps recurrent states."""
         return any(kind.states for kind in self.kinds)
 
+    def is_constant(self, name: str) -> bool:
+        """Whether decode leaves a tensor of the cache as it is."""
+        return ".cross." in name or int(name.split(".")[1]) in self.over_images
+
     def empty(self) -> Cache:
         return self._cache(*self._layers())
 
@@ -86,21 +92,24 @@ class Caches:
         """Return a cache with these tensors, filled up to `position` if it has a fixed length."""
         own, cross = self._layers()
         for place, layer in self._named(own, cross):
-            layer.hold(tensors, place, position)
+            if f"{place}.key" in tensors or not self.is_constant(f"{place}.key"):  # else there is no image
+                layer.hold(tensors, place, position)
         return self._cache(own, cross)
 
-    def tensors(self, cache: Any, *, with_cross: bool = True) -> dict[str, Tensor]:
+    def tensors(self, cache: Any) -> dict[str, Tensor]:
         """Return the tensors of a cache by name."""
         own = cache.self_attention_cache.layers if self.has_cross else cache.layers
         cross = cache.cross_attention_cache.layers if self.has_cross else []
         found: dict[str, Tensor] = {}
         for place, layer in self._named(own, cross):
-            if with_cross or not place.endswith(".cross"):
-                found |= layer.held(place)
+            found |= layer.held(place)
         return found
 
     def _layers(self) -> tuple[list[Any], list[Any]]:
-        return list(map(self._layer, self.kinds)), [GrowingLayer() for _ in self.kinds if self.has_cross]
+        own = [
+            GrowingLayer() if index in self.over_images else self._layer(kind) for index, kind in enumerate(self.kinds)
+        ]
+        return own, [GrowingLayer() for _ in self.kinds if self.has_cross]
 
     def _named(self, own: list[Any], cross: list[Any]) -> list[tuple[str, Any]]:
         """Return the layers with their names, in order."""

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
-from transformers.modeling_outputs import BaseModelOutput
 
 from torch_ir.errors import ExportError
 from torch_ir.ir import IR
@@ -56,7 +55,8 @@ class DecoderOnly:
     prompt: int | None = None
     padding: bool = False
     all_logits: bool = False
-    counts_from_zero: bool = False  # pass the positions that `generate` passes, instead of the model's default
+    # pass the positions that `generate` passes, instead of the model's default; if None, not in decode either
+    counts_from_zero: bool | None = False
 
     @property
     def has_positions(self) -> bool:
@@ -97,13 +97,19 @@ class DecoderOnly:
     def _decode(
         self, forward: Callable[..., Any], cache: Mapping[str, Tensor], position: Tensor | None = None, **inputs: Any
     ) -> Any:
-        attention_mask = inputs.get("attention_mask")
+        ids, attention_mask = inputs.pop("input_ids"), inputs.pop("attention_mask", None)
         if attention_mask is not None:
             positions = attention_mask.sum(-1, keepdim=True) - 1
         else:
             positions = _next_position(cache) if position is None else position.reshape(1, 1)
+            positions = None if self.counts_from_zero is None else positions
         held = self.caches.filled(cache, position)
-        return self._step(forward, held, inputs["input_ids"], attention_mask, positions)
+        return self._changed(self._step(forward, held, ids, attention_mask, positions, inputs))
+
+    def _changed(self, output: dict[str, Any]) -> dict[str, Any]:
+        """Return the output of decode without the tensors of the cache that it does not change."""
+        kept = {name: tensor for name, tensor in output["cache"].items() if not self.caches.is_constant(name)}
+        return {**output, "cache": kept}
 
     def _step(
         self,
@@ -134,8 +140,10 @@ class DecoderOnly:
         for name, tensor in cache_outputs(prefill).items():
             sizes: list[tuple[str, Any]] = [("", dim) for dim in tensor.shape]
             sizes[0] = ("batch", self.batch)
-            if name.endswith((".key", ".value")):
-                sizes[2] = ("source", self.prompt) if ".cross." in name else ("past", self.caches.length)
+            if ".cross." in name:
+                sizes[2] = ("source", self.prompt)
+            elif name.endswith((".key", ".value")) and not self.caches.is_constant(name):
+                sizes[2] = ("past", self.caches.length)
             if name.endswith(".index"):
                 sizes[1] = ("past", self.caches.length)
             examples[name] = self._example(TORCH_DTYPES[tensor.dtype], *sizes)
@@ -187,50 +195,6 @@ class DecoderOnly:
         forward.__signature__ = inspect.Signature(words)  # type: ignore[attr-defined]  # read by torch
         entry.forward = forward
         return Call(entry, _each(examples, 0), _each(examples, 1))
-
-
-@dataclass
-class EncoderDecoder(DecoderOnly):
-    """The calls of an encoder-decoder: prefill runs the encoder and the first token, decode reads their cache."""
-
-    encoder_input: Tensor | None = None
-
-    def prefill(self) -> Call:
-        source = self._ids("source", self.prompt)
-        given = source
-        if self.encoder_input is not None:
-            rest = [("", size) for size in self.encoder_input.shape[1:]]
-            given = self._example(self.encoder_input.dtype, ("batch", self.batch), *rest)
-        examples = {self.model.main_input_name: given, "decoder_input_ids": self._ids("", 1)}
-        return self._call(self._prefill, {**examples, **({"attention_mask": source} if self.padding else {})})
-
-    def decode(self, prefill: IR) -> Call:
-        examples: dict[str, Any] = {"decoder_input_ids": self._ids("", 1), "cache": self._cache(prefill)}
-        if self.caches.length is not None:
-            examples["position"] = Example(torch.empty((), dtype=torch.int64, device="meta"), {})
-        if self.padding:
-            examples["attention_mask"] = self._ids("source", self.prompt)
-        return self._call(self._decode, examples)
-
-    def _prefill(self, forward: Callable[..., Any], **inputs: Any) -> Any:
-        read = {name: value for name, value in inputs.items() if name != "decoder_input_ids"}
-        encoded = self.model.get_encoder()(**read, return_dict=True)
-        kept = {name: value for name, value in inputs.items() if name != self.model.main_input_name}
-        return self._step_from(forward, self.caches.empty(), encoded, **kept)
-
-    def _decode(
-        self, forward: Callable[..., Any], cache: Mapping[str, Tensor], position: Tensor | None = None, **inputs: Any
-    ) -> Any:
-        held = self.caches.filled(cache, position)
-        cross = cache["layers.0.cross.key"]
-        # the cache already contains the encoder's results; only their size is used
-        hidden: Any = cross.new_zeros(cross.shape[0], cross.shape[2], self._config.hidden_size)
-        output = self._step_from(forward, held, BaseModelOutput(last_hidden_state=hidden), **inputs)
-        return {**output, "cache": self.caches.tensors(held, with_cross=False)}
-
-    def _step_from(self, forward: Callable[..., Any], cache: Any, encoded: Any, **inputs: Any) -> dict[str, Any]:
-        output = forward(encoder_outputs=encoded, past_key_values=cache, use_cache=True, return_dict=True, **inputs)
-        return {"logits": output.logits, "cache": self.caches.tensors(cache)}
 
 
 def recomputed_after(config: Any) -> int | None:

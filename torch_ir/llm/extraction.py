@@ -62,14 +62,14 @@ def extract_llm(
     outputs (`layers.0.key`, ...); it grows with every token, or has a fixed `cache_length` and a `position` input.
     With `in_place`, the graphs change the fixed cache instead of returning it (`cache_in_place`).
     `batch` and `prompt` fix sizes that are dynamic by default. With `padding`, prompts may be padded on the left and
-    `attention_mask` is an input. Only the logits of the last token are returned unless `all_logits`. `encoder_input`
-    is an example for encoders that do not read token ids, such as those of speech. `inputs` are what the processor of a
+    `attention_mask` is an input. Only the logits of the last token are returned unless `all_logits`. `encoder_input` is
+    an example for encoders that do not read token ids, such as those of speech. `inputs` are what the processor of a
     model of images, videos or sound returns: each encoder and projector becomes a function (`encode_image`,
-    `project_image`), and prefill takes their results. Whole numbers that an encoder reads, such as the sizes of images,
-    are part of its graph; on meta, they are not. `blocks="function"` keeps repeated layers as calls of one function, in
-    each graph. The graphs read the weights as checkpoints of `transformers` store them, or, with
-    `weight_layout="model"`, as the `state_dict` of the model has them; `dequantize` and `checkpoint` are those of
-    `to_checkpoint_layout`.
+    `project_image`), and prefill takes their results; that of an encoder-decoder runs the encoder. Whole numbers that
+    an encoder reads, such as the sizes of images, are part of its graph; on meta, they are not. `blocks="function"`
+    keeps repeated layers as calls of one function, in each graph. The graphs read the weights as checkpoints of
+    `transformers` store them, or, with `weight_layout="model"`, as the `state_dict` of the model has them; `dequantize`
+    and `checkpoint` are those of `to_checkpoint_layout`.
     """
     for name, value, known in (("weight_layout", weight_layout, _LAYOUTS), ("dequantize", dequantize, PLACES)):
         if value not in known:
@@ -77,11 +77,10 @@ def extract_llm(
     model = build_on_meta(model)
     quantization_of(model)  # refused before capture if it is not understood
     from torch_ir.llm.caches import Caches
-    from torch_ir.llm.entry_points import DecoderOnly, EncoderDecoder, recomputed_after
+    from torch_ir.llm.encoder_decoder import EncoderDecoder
+    from torch_ir.llm.entry_points import DecoderOnly, recomputed_after
     from torch_ir.llm.multimodal import Multimodal
 
-    if inputs is not None and model.config.is_encoder_decoder:
-        raise ExportError(f"{type(model).__name__} is an encoder-decoder, for which inputs are not supported")
     if encoder_input is None and inputs is None and model.main_input_name != "input_ids":
         raise ExportError(
             f"{type(model).__name__} reads {model.main_input_name}, not token ids; pass an example as encoder_input"
@@ -99,8 +98,9 @@ def extract_llm(
     kind = EncoderDecoder if model.config.is_encoder_decoder else DecoderOnly if inputs is None else Multimodal
     calls = kind(model, Caches.of(model.config, cache_length), batch, prompt, padding, all_logits)
     if isinstance(calls, EncoderDecoder):
-        calls.encoder_input = encoder_input
-    unchecked = _count_positions(calls) if encoder_input is None else ""
+        calls = replace(calls, encoder_input=encoder_input, example=inputs or {})
+    reads_text = encoder_input is None and (inputs is None or not isinstance(calls, EncoderDecoder))
+    unchecked = _count_positions(calls) if reads_text else ""
     name = type(model).__name__ if model_name is None else model_name
     encoders = {}
     if isinstance(calls, Multimodal):
@@ -201,16 +201,25 @@ def _count_positions(calls: Any) -> str:
 
     length = None if calls.caches.length is None else LENGTH
     form = ("a cache that grows" if length is None else "a cache of fixed length") + calls.padding * " and padding"
+    unchecked: dict[bool | None, str] = {}
     found = ""
-    for calls.counts_from_zero in (False, True):
+    for counts_from_zero in (False, True, None):
 
-        def tiny_calls(tiny: Any, counts_from_zero: bool = calls.counts_from_zero) -> Any:
+        def tiny_calls(tiny: Any, counts_from_zero: bool | None = counts_from_zero) -> Any:
             caches = Caches.of(tiny.config, length)
             return type(calls)(tiny, caches, padding=calls.padding, counts_from_zero=counts_from_zero)
 
-        found = difference(calls.model, tiny_calls, f"{form}, {calls.counts_from_zero}")
-        if not found or found.startswith(UNCHECKED):
-            return found
+        result = difference(calls.model, tiny_calls, f"{form}, {counts_from_zero}")
+        if not result:
+            calls.counts_from_zero = counts_from_zero
+            return ""
+        if result.startswith(UNCHECKED):
+            unchecked[counts_from_zero] = result
+        else:
+            found = result
+    if unchecked:
+        calls.counts_from_zero = next(iter(unchecked))
+        return unchecked[calls.counts_from_zero]
     other = "cache_length" if length else "padding" if calls.padding else ""
     raise ExportError(
         f"{type(calls.model).__name__} with {form} generates other tokens through prefill and decode than through "
@@ -239,6 +248,11 @@ def build(model: Any) -> Any:
         model = fitting[0].from_config(model)
     if not isinstance(model, transformers.PreTrainedModel):
         raise ExportError(f"expected a configuration or model of transformers, not {model!r:.80}")
+    if type(model).forward is torch.nn.Module.forward:
+        from torch_ir.llm.generating_module import generating_module
+
+        inner = type(generating_module(model)).__name__
+        raise ExportError(f"{type(model).__name__} has no forward; extract the module that generates text, its {inner}")
     if not model.can_generate() or not _is_causal(model):
         raise ExportError(f"{type(model).__name__} does not generate text, or not with this configuration")
     return model.eval()

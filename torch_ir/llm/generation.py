@@ -17,7 +17,7 @@ from torch_ir.llm.checkpoint_layout import checkpoint_weights
 from torch_ir.llm.forms.form_steps import FormSteps
 from torch_ir.llm.forms.step_graph import is_form
 from torch_ir.llm.image_positions import prompt_positions
-from torch_ir.llm.joined_entries import entry_graphs
+from torch_ir.llm.joined_entries import ROWS, entry_graphs
 from torch_ir.llm.run_encoders import Encoders
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.run import IRExecutor
@@ -131,7 +131,7 @@ class Steps:
             step["position"] = torch.tensor(position)
         if (mask := inputs.get("attention_mask")) is not None:
             step["attention_mask"] = self._mask(mask, position)
-        return step
+        return {**step, **{name: inputs[name][:, -1:] for name in ROWS if name in inputs}}
 
     def empty_cache(self, batch: int) -> dict[str, Tensor]:
         """Return the cache before the first token."""
@@ -204,14 +204,19 @@ def _returned(logits: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _greedy(model: Any, new_tokens: int, inputs: Mapping[str, Tensor]) -> Any:
     """Generate greedily with the model itself, without end, forced or suppressed tokens."""
-    usual = model.generation_config
-    plain = type(usual)(max_new_tokens=new_tokens, do_sample=False, output_logits=True, return_dict_in_generate=True)
+    from torch_ir.llm.generating_module import generating_module  # imports transformers
+
+    modules = list({id(each): each for each in (model, generating_module(model))}.values())
+    usual = [each.generation_config for each in modules]
+    plain = type(usual[0])(max_new_tokens=new_tokens, do_sample=False, output_logits=True, return_dict_in_generate=True)
     if "decoder_input_ids" in inputs:
         plain.decoder_start_token_id = int(inputs["decoder_input_ids"][0, 0])
     try:
-        model.generation_config = plain
+        for each in modules:
+            each.generation_config = plain
         return model.generate(**inputs)
     except Exception as error:  # any error of the model
         raise ExecutionError(f"{type(model).__name__} itself cannot generate: {first_line(error)}") from error
     finally:
-        model.generation_config = usual
+        for each, own in zip(modules, usual, strict=True):
+            each.generation_config = own

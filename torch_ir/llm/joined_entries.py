@@ -17,6 +17,7 @@ from torch_ir.llm.cache_layout import DECODE, cache_outputs, keyword_inputs
 MODALITIES = ("image", "video", "audio")
 PREFILL = "prefill"  # the graph itself
 ENCODE, PROJECT = "encode_", "project_"  # prefixes of functions, followed by a modality
+ROWS = ("cross_attention_mask",)  # inputs with a row for each token, of which each new token has the last
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,11 @@ def keep_outputs(ir: IR, kept: dict[str, TensorMeta]) -> None:
     """Return only these outputs, as a dict, and remove what only others need."""
     ir.graph_outputs = list(kept.values())
     ir.output_tree = Branch("dict", tuple(map(Slot, range(len(kept)))), tuple(kept))
+    remove_idle(ir)
+
+
+def remove_idle(ir: IR) -> None:
+    """Remove nodes and weights that lead to no output and no change."""
     nodes, know = [], Knowledge.of(ir)
     for node in reversed(ir.nodes):
         if know.is_idle(node):

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from transformers import GenerationMixin
 
-from torch_ir.capture.instrument import intercepted, set_attribute
+from torch_ir.capture.instrument import set_attribute
 from torch_ir.entries.entry_feeds import plain_path
 from torch_ir.errors import ExportError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.graph.io_tree import Record, Slot, leaves, rebuild
 from torch_ir.llm.entry_points import Call, DecoderOnly, Example
+from torch_ir.llm.generating_module import decoding_module
 from torch_ir.llm.image_positions import POSITIONS, prompt_positions
-from torch_ir.llm.joined_entries import MODALITIES
+from torch_ir.llm.joined_entries import MODALITIES, ROWS
+from torch_ir.llm.placeholder_check import counted_placeholders
 from torch_ir.ops.torch_types import TORCH_DTYPES
 
-_MASKS = "get_placeholder_mask"  # of models: where features replace embeddings of tokens
-_CHECK = "torch_compilable_check"  # of transformers, in the modules of its models
 _GIVEN = "mm_encoder_outputs"  # the argument of forward for results of encoders
 
 
@@ -48,6 +46,7 @@ class Multimodal(DecoderOnly):
         self.example = {name: value for name, value in self.example.items() if isinstance(value, Tensor)}
         if not self.example:
             return
+        decoding_module(self.model)  # refuse before capture
         if "input_ids" not in self.example:
             raise ExportError(
                 f"inputs of {type(self.model).__name__} have no input_ids; pass what its processor returns"
@@ -67,15 +66,13 @@ class Multimodal(DecoderOnly):
             self.prompt = self.prompt or length
 
     def reads(self) -> dict[str, list[str]]:
-        """Return the inputs that each encoder reads, by modality; one without pixels or sound is left out."""
+        """Return the inputs that each encoder reads, by modality, pixels or sound first; others are left out."""
         found: dict[str, list[str]] = {}
         for modality in MODALITIES:
             function = getattr(self._owner(modality), _getter(modality), None)
-            if function is None:
-                continue
-            known = [name for name in inspect.signature(function).parameters if name in self.example]
-            if any(self.example[name].is_floating_point() for name in known):
-                found[modality] = known
+            names = [] if function is None else list(inspect.signature(function).parameters)
+            if names and names[0] in self.example:
+                found[modality] = [name for name in names if name in self.example]
         return found
 
     def encoder(self, modality: str, *, is_fixed: bool = True) -> Call:
@@ -105,7 +102,7 @@ class Multimodal(DecoderOnly):
         rest = self._rest()
         for name in [name for name in rest if self._is_per_token(name)]:
             rest.remove(name)
-            examples[name] = self._example(self.example[name].dtype, ("batch", self.batch), ("seq", self.prompt))
+            examples[name] = self._row_example(name, ("seq", self.prompt))
         for modality, graph in self.encoded.items():
             tensors = zip(feature_names(graph), graph.graph_outputs, strict=True)
             examples[modality] = {
@@ -114,15 +111,18 @@ class Multimodal(DecoderOnly):
         return self._with_fixed(self._prefill, examples, rest, is_fixed)
 
     def decode(self, prefill: IR) -> Call:
-        if not self.has_positions:
-            return super().decode(prefill)
-        given = next(tensor for tensor in prefill.graph_inputs if tensor.name == "position_ids")
-        rows = [("", size) for size in given.shape[:-2]]
-        examples = {
-            **self._decode_examples(prefill),
-            "position_ids": self._example(TORCH_DTYPES[given.dtype], *rows, ("batch", self.batch), ("", 1)),
-        }
+        examples = self._decode_examples(prefill)
+        if self.has_positions:
+            given = next(tensor for tensor in prefill.graph_inputs if tensor.name == "position_ids")
+            rows = [("", size) for size in given.shape[:-2]]
+            examples["position_ids"] = self._example(TORCH_DTYPES[given.dtype], *rows, ("batch", self.batch), ("", 1))
+        examples |= {name: self._row_example(name, ("", 1)) for name in ROWS if name in self.example}
         return self._call(self._decode, examples)
+
+    def _row_example(self, name: str, rows: tuple[str, int | None]) -> Example:
+        """Return an example of an input with a row for each token."""
+        rest = [("", size) for size in self.example[name].shape[2:]]
+        return self._example(self.example[name].dtype, ("batch", self.batch), rows, *rest)
 
     @property
     def has_positions(self) -> bool:
@@ -146,16 +146,21 @@ class Multimodal(DecoderOnly):
         if official:
             inputs[_GIVEN] = official
         others = {modality: found for modality, found in features.items() if modality not in official}
-        with self._replaced_encoders(others), _counted_placeholders(self.model.base_model):
-            return self._step(forward, self.caches.empty(), ids, mask, positions, inputs)
+        entry = forward.args[0] if isinstance(forward, partial) else self.model  # a copy of the model, at capture
+        with self._replaced_encoders(others, entry), counted_placeholders(entry.base_model):
+            return self._step(forward, self.caches.empty(), ids, mask, positions, {**self._unused(forward), **inputs})
 
     def _decode(
         self, forward: Callable[..., Any], cache: Mapping[str, Tensor], position: Tensor | None = None, **inputs: Any
     ) -> Any:
-        if not self.has_positions:
+        speaker = decoding_module(self.model)
+        if not self.has_positions and speaker is self.model:
             return super()._decode(forward, cache, position, **inputs)
+        if speaker is not self.model:  # it counts positions itself
+            forward = partial(type(speaker).forward, speaker)
+        ids, mask, positions = (inputs.pop(name, None) for name in ("input_ids", "attention_mask", "position_ids"))
         held = self.caches.filled(cache, position)
-        return self._step(forward, held, inputs["input_ids"], inputs.get("attention_mask"), inputs["position_ids"])
+        return self._changed(self._step(forward, held, ids, mask, positions, inputs))
 
     def _features(self, modality: str, tensors: Mapping[str, Tensor]) -> Any:
         """Return what the encoder of a model returns, with these tensors."""
@@ -163,11 +168,13 @@ class Multimodal(DecoderOnly):
         return Features(found) if isinstance(found, Record) else found
 
     @contextmanager
-    def _replaced_encoders(self, features: Mapping[str, Any]) -> Iterator[None]:
-        """Let the encoders return these features, whatever they are called with."""
+    def _replaced_encoders(self, features: Mapping[str, Any], entry: Any) -> Iterator[None]:
+        """Let the encoders of a model or a copy of it return these features, whatever they are called with."""
         with ExitStack() as stack:
             for modality, found in features.items():
-                stack.enter_context(set_attribute(self._owner(modality), _getter(modality), partial(_given, found)))
+                owner = self._owner(modality)
+                owner = entry if owner is self.model else owner
+                stack.enter_context(set_attribute(owner, _getter(modality), partial(_given, found)))
             yield
 
     @property
@@ -190,13 +197,23 @@ class Multimodal(DecoderOnly):
                 kept.update(names)
         return [name for name in self.example if name not in kept]
 
+    def _unused(self, forward: Callable[..., Any]) -> dict[str, None]:
+        """Return the parameters without defaults, such as pixels, that forward does not read if it gets features."""
+        encoded = {name for names in self.reads().values() for name in names}
+        known = inspect.signature(forward).parameters.values()
+        return {each.name: None for each in known if each.default is each.empty and each.name in encoded}
+
     def _is_per_token(self, name: str) -> bool:
         ids, tensor = self.example["input_ids"], self.example[name]
-        return tensor.shape == ids.shape and not tensor.is_floating_point()
+        return name in ROWS or (tensor.shape == ids.shape and not tensor.is_floating_point())
 
     def _fixed(self, names: list[str]) -> dict[str, Tensor]:
-        """Return the inputs whose values are part of the capture: whole numbers, such as the sizes of images."""
-        tensors = {name: self.example[name] for name in names}
+        """Return the inputs whose values are part of the capture: whole numbers, such as the sizes of images.
+
+        What an encoder encodes is not: sound may be given as codes.
+        """
+        encoded = {read[0] for read in self.reads().values()}
+        tensors = {name: self.example[name] for name in names if name not in encoded}
         return {name: each for name, each in tensors.items() if not (each.is_floating_point() or each.is_meta)}
 
     def _with_fixed(
@@ -214,49 +231,8 @@ class Multimodal(DecoderOnly):
         )
 
 
-class _WithoutValues(TorchFunctionMode):
-    """Format tensors without their values: the text of an error that is not raised."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return "?" if func is Tensor.__format__ else func(*args, **(kwargs or {}))
-
-
 def _given(value: Any, *args: Any, **kwargs: Any) -> Any:
     return value
-
-
-def _unchecked(method: Any) -> AbstractContextManager[None]:
-    """Skip the checks of values in the module of transformers that a method belongs to."""
-    module = sys.modules[inspect.unwrap(method).__module__]
-    if not hasattr(module, _CHECK):
-        return nullcontext()
-    return intercepted(module, _CHECK, lambda original, *args, **kwargs: None)
-
-
-@contextmanager
-def _counted_placeholders(owner: Any) -> Iterator[None]:
-    """Assert in the graph that a prompt has a token for each feature; the check of the model reads values."""
-    original = getattr(owner, _MASKS, None)
-    if original is None:
-        yield
-        return
-    signature = inspect.signature(original)
-    names = [name for name in signature.parameters if name.endswith("features")]
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
-        with _WithoutValues(), _unchecked(original):
-            found = original(*args, **kwargs)
-        for name, mask in zip(names, found if isinstance(found, tuple) else (found,), strict=False):
-            features = given.get(name)
-            if isinstance(features, Tensor) and mask.dim() == 3:
-                tokens, width = mask[..., 0].sum(), given.get("inputs_embeds", features).shape[-1]
-                message = f"the prompt has not as many tokens for {name.replace('_', ' ')} as there are"
-                torch.ops.aten._assert_async.msg(tokens * width == features.numel(), message)
-        return found
-
-    with set_attribute(owner, _MASKS, counted):
-        yield
 
 
 def feature_names(graph: IR) -> list[str]:

@@ -97,7 +97,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using llm' -l blocks -xka "inline funct
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l weight-layout -x -d 'read weights as a `checkpoint` stores them (default), or as the `model` has them in its state_dict'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l form -x -d 'write one graph for every step, k tokens of each sequence at its position, over a cache of `slots` or `paged`, with block tables'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l block-size -x -d 'entries of a block of --form paged'
-complete -c torch-ir -n '_shtab_torch_ir_using llm' -l rolling -d '--form slots: sliding windows keep what they read'
+complete -c torch-ir -n '_shtab_torch_ir_using llm' -l rolling -d '--form: sliding windows keep what they read'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l cache-dtype -x -d '--form: store the cache as int8 or float8_e4m3fn'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l max-length -x -d '--form: the longest sequence, if not the model'"'"'s'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l dequantize -x -d 'quantised weights: once in the `prologue` (default), or in the `layer` that reads them, in each run'

@@ -350,7 +350,7 @@ _shtab_torch_ir_llm_options=(
   "--weight-layout[read weights as a \`checkpoint\` stores them (default), or as the \`model\` has them in its state_dict]:WHOSE:"
   "--form[write one graph for every step, k tokens of each sequence at its position, over a cache of \`slots\` or \`paged\`, with block tables]:LAYOUT:"
   "--block-size[entries of a block of --form paged]:N:"
-  "--rolling[--form slots\: sliding windows keep what they read]"
+  "--rolling[--form\: sliding windows keep what they read]"
   "--cache-dtype[--form\: store the cache as int8 or float8_e4m3fn]:DTYPE:"
   "--max-length[--form\: the longest sequence, if not the model\'s]:N:"
   "--dequantize[quantised weights\: once in the \`prologue\` (default), or in the \`layer\` that reads them, in each run]:WHERE:"

@@ -101,7 +101,7 @@ def add_parser(verbs: Verbs) -> None:
         "`paged`, with block tables",
     )
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="entries of a block of --form paged")
-    parser.add_argument("--rolling", action="store_true", help="--form slots: sliding windows keep what they read")
+    parser.add_argument("--rolling", action="store_true", help="--form: sliding windows keep what they read")
     parser.add_argument("--cache-dtype", metavar="DTYPE", help="--form: store the cache as int8 or float8_e4m3fn")
     parser.add_argument("--max-length", type=int, metavar="N", help="--form: the longest sequence, if not the model's")
     add_dequantize(parser)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from torch_ir.errors import GraphError
@@ -9,13 +10,12 @@ from torch_ir.ir import IR, Branch, Dim, Slot, Symbol, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.llm.forms.recognise_attention import CacheAttention
-from torch_ir.llm.forms.slot_layouts import Paged, Rolling, Slots, Steps
+from torch_ir.llm.forms.slot_layouts import ROOM, Paged, Rolling, RollingPaged, Slots, Steps
 from torch_ir.llm.forms.storage import Storage
 
 POSITION = "position"  # an input: of the first token of each sequence
-ROOM = "room"  # a size: the most tokens of a step over rolling slots
 _FROM_OUTSIDE = ("attention_mask", "position_ids")  # inputs of prefill that a step computes itself
-_NAMED_SIZES = {"slots", "blocks", "table", "outputs", ROOM}
+_NAMED_SIZES = {"slots", "blocks", "table", "window_blocks", "window_table", "outputs", ROOM}
 _MOST = 1 << 20  # of sizes without another limit
 
 
@@ -37,27 +37,26 @@ class Form:
             spans.setdefault(each.layer, []).append(each.span)
         if not self.rolling:
             return dict.fromkeys(spans, shared)
-        rolling: dict[int, Slots] = {}
-        made = dict.fromkeys(spans, shared)
-        for layer, found in spans.items():
-            longest = max(span or 0 for span in found)
-            if None not in found:  # every attention over these keys has a window
-                made[layer] = rolling.setdefault(longest, Rolling(steps, f"{ROOM} + {longest - 1}"))
-        if not rolling:
+        windows = {layer: max(span or 0 for span in found) for layer, found in spans.items() if None not in found}
+        if not windows:
             raise GraphError("no layer has a sliding window, so that none can keep fewer slots; leave out `rolling`")
-        return made
+        if self.layout == "paged":
+            pages = RollingPaged(steps, block=self.block_size, window=max(windows.values()))
+            return {layer: pages if layer in windows else shared for layer in spans}
+        rolling = {window: Rolling(steps, f"{ROOM} + {window - 1}") for window in set(windows.values())}
+        return {layer: rolling[windows[layer]] if layer in windows else shared for layer in spans}
 
 
 class FormInputs:
     """The new inputs of a graph, by argument name, and its cache, by place."""
 
-    def __init__(self, names: FreeNames, steps: Steps, form: Form, has_choice: bool) -> None:
+    def __init__(self, names: FreeNames, steps: Steps, layouts: Iterable[Slots], has_choice: bool) -> None:
         self._names = names
+        self._layouts = {layout.size: layout for layout in layouts}
         self.cache: dict[str, TensorMeta] = {}
         self.arguments = {POSITION: self._tensor(POSITION, (steps.batch,))}
-        if form.layout == "paged":
-            self.arguments["block_tables"] = self._tensor("block_tables", (steps.batch, "table"))
-            self.arguments["slot_mapping"] = self._tensor("slot_mapping", (steps.batch, steps.seq))
+        for layout in self._layouts.values():
+            self.arguments |= {name: self._tensor(name, shape) for name, shape in layout.inputs.items()}
         if has_choice:
             self.arguments["logits_at"] = self._tensor("logits_at", (steps.batch, "outputs"))
 
@@ -85,14 +84,15 @@ class FormInputs:
         graph.graph_inputs += added
         seq = steps.seq
         graph.symbols[seq] = replace(graph.symbols[seq], min=1, max=form.length or _MOST)
-        graph.constraints[:] = [text for text in graph.constraints if text not in (f"{seq} > 1", f"{seq} >= 2")]
+        several = {f"{seq} > 1", f"{seq} >= 2", f"{seq} != 1"}  # prompts of one token are another case of the model
+        graph.constraints[:] = [text for text in graph.constraints if text not in several]
         for tensor in added:
             for dim, size in enumerate(tensor.shape):
                 for name in names_in(str(size)) - graph.symbols.keys():
                     most = form.length or _MOST if name in ("slots", ROOM) else _MOST
                     graph.symbols[name] = Symbol(name, 1, most, tensor, dim)
-        if ROOM in graph.symbols:
-            graph.constraints.append(f"{ROOM} >= {seq}")
+        constraints = [text for layout in self._layouts.values() for text in layout.constraints]
+        graph.constraints += dict.fromkeys(constraints)
 
     def _tensor(self, name: str, shape: tuple[Dim, ...], dtype: str = "int64") -> TensorMeta:
         return TensorMeta(self._names.free(name), shape, dtype)

@@ -11,7 +11,7 @@ from torch_ir.ir import IR, Dim, Dtype, Expr, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.llm.forms.fixed_parts import copy_at, values_at
 from torch_ir.llm.forms.mask_kinds import MaskKind
-from torch_ir.llm.forms.slot_layouts import Rolling, Slots, Steps
+from torch_ir.llm.forms.slot_layouts import Slots, Steps
 from torch_ir.rewrite import Builder
 
 _SHORT, _LONG, _LONGEST = 5, 9, 1 << 17  # lengths at which values are compared
@@ -56,7 +56,7 @@ class PositionReads:
 
     def over_keys(self, tensor: TensorMeta, layout: Slots) -> TensorMeta:
         """Return a tensor with one dimension of positions for all keys."""
-        if self.varies(tensor) and isinstance(layout, Rolling):
+        if self.varies(tensor) and layout.is_rolling:
             raise GraphError(f"{tensor.name!r:.80} depends on the positions of keys, which roll; leave out `rolling`")
         keys = layout.size
         if (tensor, keys) not in self._over_keys:

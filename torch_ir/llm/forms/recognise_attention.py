@@ -10,6 +10,7 @@ from torch_ir.errors import GraphError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.llm.cache_layout import DECODE, cache_outputs, keyword_inputs
 from torch_ir.llm.forms.fixed_parts import fixed_tensors
+from torch_ir.llm.forms.growing_cache import growing
 from torch_ir.llm.forms.mask_kinds import MaskKind, mask_kind
 from torch_ir.ops.schema import name_arguments
 
@@ -61,6 +62,7 @@ def cache_attention(ir: IR) -> list[CacheAttention]:
         for node in ir.nodes:
             name_arguments(node)
     batch, seq = token_sizes(ir)
+    ir = growing(ir, batch, seq)
     fixed = fixed_tensors(ir)
     decode = ir.functions.get(DECODE)
     past = keyword_inputs(decode, "cache") if decode is not None else {}

@@ -17,6 +17,7 @@ from torch_ir.ir.regroup.functions import called_by, inline_all
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.llm.cache_layout import DECODE, keyword_inputs
 from torch_ir.llm.forms.form_inputs import POSITION, Form
+from torch_ir.llm.forms.growing_cache import growing
 from torch_ir.llm.forms.recognise_attention import cache_attention, token_sizes
 from torch_ir.llm.forms.step_writer import StepWriter
 from torch_ir.llm.forms.storage import STORAGES
@@ -38,14 +39,15 @@ def to_cache_form(
 ) -> IR:
     """Return one graph for every step of a language model: k tokens of each sequence at its own position.
 
-    `ir` is a graph of `extract_llm` without `padding` and `cache_length`. Inputs are `input_ids` [batch, seq],
-    `position` [batch], the position of the first of these tokens in each sequence, and the cache. With the layout
-    `slots`, a cache tensor is [batch, slots, heads, size]; with `paged`, [blocks, block_size, heads, size], and
-    `block_tables` [batch, table] and `slot_mapping` [batch, seq] are inputs. With `rolling`, layers with a sliding
-    window have as many slots as the window, less one, and `room`, the most tokens of a step. `cache_dtype` is `int8` or
-    `float8_e4m3fn`, with one scale for each token and head, or None for the model's own. `logits_at` [batch, outputs]
-    chooses the tokens whose logits are returned, unless `ir` returns all. Positions are below `max_length`, by default
-    the model's limit.
+    `ir` is a graph of `extract_llm` without `padding`; if its cache has a fixed length, that is the limit of positions.
+    Inputs are `input_ids` [batch, seq], `position` [batch], the position of the first of these tokens in each sequence,
+    and the cache. With the layout `slots`, a cache tensor is [batch, slots, heads, size]; with `paged`, [blocks,
+    block_size, heads, size], and `block_tables` [batch, table] and `slot_mapping` [batch, seq] are inputs. With
+    `rolling`, layers with a sliding window have as many slots as the window, less one, and `room`, the most tokens of a
+    step; if paged, they have `window_tables` and `window_mapping` of their own, and use their blocks in turn.
+    `cache_dtype` is `int8` or `float8_e4m3fn`, with one scale for each token and head, or None for the model's own.
+    `logits_at` [batch, outputs] chooses the tokens whose logits are returned, unless `ir` returns all. Positions are
+    below `max_length`, by default the model's limit.
     """
     if layout not in LAYOUTS:
         raise GraphError(f"unknown layout {layout!r:.40}; expected one of {', '.join(LAYOUTS)}")
@@ -53,8 +55,6 @@ def to_cache_form(
         raise GraphError(
             f"unknown cache_dtype {cache_dtype!r:.40}; expected one of {', '.join(filter(None, STORAGES))}"
         )
-    if layout == "paged" and rolling:
-        raise GraphError("a paged cache has no rolling slots; use the layout 'slots'")
     if block_size < 1:
         raise GraphError(f"block_size must be at least 1, not {block_size}")
     length = _length(ir, max_length)
@@ -62,6 +62,7 @@ def to_cache_form(
     inline_all(graph)
     for node in graph.nodes:
         name_arguments(node)
+    graph = growing(graph, *token_sizes(graph))
     attention = cache_attention(graph)
     called = set(called_by(graph.nodes))
     graph.functions = {name: body for name, body in graph.functions.items() if name in called}

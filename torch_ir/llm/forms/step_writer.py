@@ -18,6 +18,7 @@ from torch_ir.llm.forms.mixing import refuse_mixing
 from torch_ir.llm.forms.position_reads import PositionReads, uniform
 from torch_ir.llm.forms.recognise_attention import CacheAttention, layer_states, token_sizes
 from torch_ir.llm.forms.slot_layouts import Slots, Steps
+from torch_ir.llm.joined_entries import remove_idle
 from torch_ir.rewrite import Builder
 
 _END = 1 << 62  # an end of a slice beyond every size
@@ -54,7 +55,7 @@ class StepWriter:
     def write(self) -> None:
         """Rewrite the graph in place."""
         before = list(self.graph.nodes)
-        self.inputs = FormInputs(self.names, self.steps, self.form, any(map(self._takes_last, before)))
+        self.inputs = FormInputs(self.names, self.steps, self.layouts.values(), any(map(self._takes_last, before)))
         for tensor, (layer, place) in self.states.items():
             self.inputs.add_layer(place, tensor, self.layouts[layer], self.form.storage)
         self.inputs.add_to(self.graph, self.steps, self.form)
@@ -227,15 +228,7 @@ class StepWriter:
         entries = Branch("dict", tuple(slots[len(outputs) :]), tuple(self.inputs.cache))
         graph.output_tree = Branch("dict", (*slots[: len(outputs)], entries), (*outputs, "cache"))
         graph.nodes[:] = self.nodes
-        know, kept = Knowledge(graph), []
-        for node in reversed(graph.nodes):
-            if know.is_idle(node):
-                node.inputs = ()
-            else:
-                kept.append(node)
-        graph.nodes[:] = kept[::-1]
-        written = {target for target, _ in graph.mutations}
-        graph.params[:] = [param for param in graph.params if param.consumers or param in written]
+        remove_idle(graph)
 
 
 def _named(tree: Any, tensors: list[TensorMeta]) -> dict[str, TensorMeta]:
