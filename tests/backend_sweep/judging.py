@@ -41,8 +41,8 @@ def is_rounding(wanted: Tensor, got: Tensor, exact: Tensor | None) -> bool:
     if wanted.dtype != got.dtype or wanted.shape != got.shape:
         return False
     if wanted.is_complex():
-        parts = None if exact is None or not exact.is_complex() else torch.view_as_real(exact)
-        return is_rounding(torch.view_as_real(wanted), torch.view_as_real(got), parts)
+        parts = None if exact is None or not exact.is_complex() else _parts(exact)
+        return is_rounding(_parts(wanted), _parts(got), parts)
     if not wanted.is_floating_point():
         return False
     finite = wanted.isfinite()
@@ -54,6 +54,10 @@ def is_rounding(wanted: Tensor, got: Tensor, exact: Tensor | None) -> bool:
     if exact is not None and exact.shape == wanted.shape and bool(exact[finite].isfinite().all()):
         allowed = max(allowed, _NEARER * float((ours - exact[finite]).abs().max()))
     return gap <= allowed
+
+
+def _parts(value: Tensor) -> Tensor:
+    return torch.view_as_real(value.resolve_conj())
 
 
 def in_float64(model: nn.Module | None, given: Sequence[Tensor]) -> list[Tensor] | None:
