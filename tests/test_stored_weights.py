@@ -10,7 +10,6 @@ from tests.architectures import architectures
 from torch_ir import IR, extract_ir, optimize
 from torch_ir.backends.bind_together import bind_together
 from torch_ir.backends.cpu.stored_weights import with_stored_weights
-from torch_ir.entries.execute import weights_read
 from torch_ir.llm import extract_llm
 from torch_ir.llm.compiled.decode_step import prefill_graph
 from torch_ir.ops.prepare_run import with_calls_inline
@@ -102,8 +101,7 @@ def test_prefill_and_decode_share_their_weights() -> None:
 
 def check_sharing(ir: IR, weights: dict[str, Tensor], scheme: str | None) -> None:
     ir = ir if scheme is None else quantize(ir, scheme)[0]
-    entries = [(graph, weights_read(graph, weights)) for graph in (prefill_graph(ir), ir.functions["decode"])]
-    bound = bind_together(entries, torch.device("cpu"), "full")
+    bound = bind_together([prefill_graph(ir), ir.functions["decode"]], weights, torch.device("cpu"), "full")
     one, other = ({address(each): each for each in held.values() if each.dim() == 2} for _, held in bound)
     assert one.keys() == other.keys()
     if scheme is None:
@@ -128,7 +126,7 @@ def test_constants_of_one_name_are_shared_only_if_their_values_are_equal() -> No
         return extract_ir(Shifted().eval(), (torch.zeros(3),), strict=False)
 
     device = torch.device("cpu")
-    bound = bind_together([(shifted(by), {}) for by in (1.0, 2.0, 1.0)], device, None)
+    bound = bind_together(map(shifted, (1.0, 2.0, 1.0)), {}, device, None)
     values = [next(iter(held.values())) for _, held in bound]
     assert values[0] is values[2]
     torch.testing.assert_close(torch.cat(values[:2]), torch.tensor([1.0, 2.0]).exp())

@@ -18,12 +18,12 @@ _MERGES = "merge-projections"  # merged weights are copies, and save a launch, w
 
 
 def bind_together(
-    graphs: Iterable[tuple[IR, Mapping[str, Weight]]], device: torch.device, level: str | None
+    graphs: Iterable[IR], weights: Mapping[str, Weight], device: torch.device, level: str | None
 ) -> list[tuple[IR, dict[str, Tensor]]]:
     """Return graphs to compile with `level=None`, and their weights, which share memory where graphs read the same."""
     shared = SharedWeights(device)
     found = []
-    for graph, weights in graphs:
+    for graph in graphs:
         better = graph if level is None else optimize(graph, level, passes=_passes(level, device))[0]
         kept = {key for param in better.params for key in (str(param.key), *param.stored_keys)}
         read = {key: value for key, value in weights.items() if key in kept}

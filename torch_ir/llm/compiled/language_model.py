@@ -12,7 +12,6 @@ from torch import Tensor
 from torch_ir.backends import compile as compile_graph
 from torch_ir.backends.bind_together import bind_together
 from torch_ir.backends.placement import find_device
-from torch_ir.entries.execute import weights_read
 from torch_ir.errors import CommandError, ExecutionError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_layout import CACHE, decode_graph, keyword_inputs
@@ -76,8 +75,8 @@ class CompiledLLM:
     def __init__(
         self, ir: IR, weights: Mapping[str, Weight], device: torch.device, backend: str, level: str | None
     ) -> None:
-        graphs = [(graph, weights_read(graph, weights)) for graph in (prefill_graph(ir), decode_graph(ir))]
-        prefill, (self._decode, self._weights) = bind_together(graphs, device, level)
+        graphs = prefill_graph(ir), decode_graph(ir)
+        prefill, (self._decode, self._weights) = bind_together(graphs, weights, device, level)
         self._options: dict[str, Any] = {"backend": backend, "level": None, "device": device, "verify": False}
         self._device = device
         cache = keyword_inputs(self._decode, CACHE)
