@@ -1,7 +1,8 @@
 """The product of a few rows with a weight as it is stored, as an operator with its own kernel on a CPU.
 
-It reads the weight once, and needs no copy of it in another layout. Torch's kernels for few rows with integers take several times
-as long as a product in float32. The kernel is C++, compiled on first use by the compiler that Inductor uses.
+It reads the weight once, and needs no copy of it in another layout. Torch's kernels for few rows with
+integers take several times as long as a product in float32. The kernel is C++,
+compiled on first use by the compiler that Inductor uses.
 """
 
 from __future__ import annotations
