@@ -18,9 +18,9 @@ def training_facts(ir: IR) -> dict[str, Any]:
     """Return what the file of a training step says about it; raise GraphError if the graph is not one."""
     facts = ir.extensions.get(EXTENSION)
     if facts is None:
-        raise GraphError("the graph is not a training step; extract_training makes one")
+        raise GraphError("the graph is not a training step; extract_training makes one", rule="R4")
     if not isinstance(facts, dict):
-        raise GraphError(f"extensions.{EXTENSION} must be an object, not {facts!r:.60}")
+        raise GraphError(f"extensions.{EXTENSION} must be an object, not {facts!r:.60}", rule="R4")
     return facts
 
 
