@@ -135,6 +135,10 @@ def test_writes_to_overlapping_memory_are_refused(written: Callable[[Tensor], Te
         ((1, 3), (0, 1), False),
         ((4, 3), (2, 1), True),
         ((2, 2, 3), (12, 4, 1), False),
+        ((3, 2), (2, 3), False),
+        ((4, 2), (2, 3), False),
+        ((4, 2), (2, 4), True),
+        ((0, 3), (0, 1), False),
         ((), (), False),
     ],
 )

@@ -19,7 +19,7 @@ CALLERS = {
     "analysis/values/constants.py": "values of a file, by the operators of ops/foldable.py alone",
     "passes/pack/convolutions.py": "whether this machine has bfloat16, which takes no tensor",
     "ops/prepare_run.py": "the executor's calls",
-    "llm/multimodal.py": "an assertion in the user's model, while it is captured",
+    "llm/placeholder_check.py": "an assertion in the user's model, while it is captured",
 }
 RUNNING = {
     "passes/random_check.py": "asked for with verify=",

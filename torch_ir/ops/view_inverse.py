@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
+from math import prod
 from typing import Any, NamedTuple
 
 from torch_ir.ir import OpNode, TensorMeta
@@ -17,6 +19,8 @@ _WHOLE = frozenset(
     )
 ).union(DROPOUTS)  # fmt: skip
 
+_MOST_PLACES = 1 << 14  # of a tensor whose elements are listed
+
 
 class PutBack(NamedTuple):
     """The call that writes a part back: its attributes, and whether it also takes the tensor that it writes into."""
@@ -27,16 +31,24 @@ class PutBack(NamedTuple):
 
 
 def repeats_elements(shape: Sequence[Any], stride: Sequence[Any]) -> bool:
-    """Whether elements of a tensor may share memory, as in an expanded tensor or overlapping windows."""
-    steps = [(step, size) for size, step in zip(shape, stride, strict=True) if type(size) is not int or size > 1]
-    if not all(type(number) is int for pair in steps for number in pair):
-        return any(type(step) is int and step == 0 for step, _ in steps)
-    reach = 0
-    for step, size in sorted(steps):
-        if step <= reach:
-            return True
-        reach += step * (size - 1)
-    return False
+    """Whether elements of a tensor share memory, as in an expanded tensor or overlapping windows.
+
+    Of a large tensor, elements of interleaved rows count as shared.
+    """
+    if 0 in shape:
+        return False
+    pairs = [(step, size) for size, step in zip(shape, stride, strict=True) if type(size) is not int or size > 1]
+    if not all(type(number) is int for pair in pairs for number in pair):
+        return any(type(step) is int and step == 0 for step, _ in pairs)
+    count: int = prod(size for _, size in pairs)
+    if count <= _MOST_PLACES:
+        places = {0}
+        for step, size in pairs:
+            places = {place + step * index for place in places for index in range(size)}
+        return len(places) < count
+    pairs.sort()
+    reaches = accumulate((step * (size - 1) for step, size in pairs), initial=0)
+    return any(step <= reach for (step, _), reach in zip(pairs, reaches, strict=False))
 
 
 Rule = Callable[[OpNode, int, TensorMeta], "PutBack | None"]  # from the view, its output and its base

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from math import prod
 from types import FrameType
 from typing import Any
 
@@ -19,11 +17,11 @@ from torch.overrides import TorchFunctionMode
 from torch_ir.capture.program.provenance import is_users, user_line, users_frame
 from torch_ir.errors import Cause, ConversionError
 from torch_ir.ir import IR
+from torch_ir.ops.view_inverse import repeats_elements
 
 _DATA: Any = torch.Tensor.data
 GET_DATA, SET_DATA = _DATA.__get__, _DATA.__set__
 _SETTING = ("aten.set.", "aten.set_.", "aten.set_data.")
-_MOST_PLACES = 1 << 14  # of a view whose elements are listed; a larger one counts as overlapping if its rows do
 _STRIDED_WRITE = "aten.as_strided_scatter.default"
 
 
@@ -72,23 +70,9 @@ def refuse_set_memory(ir: IR) -> None:
 def refuse_overlapping_writes(ir: IR) -> None:
     """Refuse a write through a view whose elements share memory."""
     for node in ir.all_nodes():
-        if node.op_type == _STRIDED_WRITE and _overlaps(node["size"], node["stride"]):
+        if node.op_type == _STRIDED_WRITE and repeats_elements(node["size"], node["stride"]):
             place = f"{node.origin.source}: " if node.origin.source else ""
             raise ConversionError(
                 f"cannot capture {place}forward writes through as_strided to elements that share memory, "
                 "which has no defined result; write to a view without overlaps"
             )
-
-
-def _overlaps(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
-    """Whether two elements of a view of fixed size share memory."""
-    if not all(isinstance(number, int) for number in (*sizes, *strides)) or 0 in sizes:
-        return False
-    pairs = sorted((stride, size) for stride, size in zip(strides, sizes, strict=True) if size > 1)
-    if prod(sizes) <= _MOST_PLACES:
-        places = {0}
-        for stride, size in pairs:
-            places = {place + stride * index for place in places for index in range(size)}
-        return len(places) < int(prod(sizes))
-    reaches = accumulate((stride * (size - 1) for stride, size in pairs), initial=0)
-    return any(stride <= reach for (stride, _), reach in zip(pairs, reaches, strict=False))
