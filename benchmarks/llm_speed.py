@@ -11,6 +11,8 @@ transformers.
 import argparse
 import json
 import statistics
+import subprocess
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,6 +29,7 @@ import torch_ir.llm
 from torch_ir.quantization import quantize
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+PEERS = [f"{peer}{kind}" for peer in ("openvino", "llama.cpp") for kind in ("", "-bfloat16", "-int8", "-int4")]
 Tokens = Callable[[int], tuple[Tensor, float]]  # count -> tokens, seconds of all but the first
 
 
@@ -35,6 +38,12 @@ clock = time.perf_counter
 
 def main() -> None:
     options = _options()
+    with tempfile.TemporaryDirectory() as folder:  # of the model, for peers in other processes
+        options.folder = folder
+        measure(options)
+
+
+def measure(options: argparse.Namespace) -> None:
     warnings.simplefilter("ignore")
     if options.cpu_time:
         global clock
@@ -59,7 +68,7 @@ def main() -> None:
         prompt = torch.randint(0, options.vocabulary, (1, options.prompt))
     found: dict[str, Any] = {}
     racing: dict[str, Tokens] = {}
-    for name in options.only or CONTESTANTS:
+    for name in options.only or [name for name in CONTESTANTS if name not in PEERS]:
         start = time.perf_counter()
         try:
             racing[name] = CONTESTANTS[name](model, prompt, options)
@@ -98,6 +107,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=384)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peers", nargs="+", default=[], metavar="PEER=PYTHON", help="see benchmarks/llm_peers.py")
     parser.add_argument("--cpu-time", action="store_true", help="time the process on one thread, not the clock")
     parser.add_argument("--profile", action="store_true", help="also list the kernels of our steps")
     parser.add_argument("--json", metavar="FILE", help="also write the figures to a file")
@@ -187,23 +197,39 @@ def _generating(ir: Any, weights: dict[str, Tensor], prompt: Tensor, options: ar
     return run
 
 
-def openvino(model: Any, prompt: Tensor, options: argparse.Namespace) -> Tokens:
-    """Decode by OpenVINO, as `torch_ir.compile` converts it: the cache is copied in each step."""
-    ir = torch_ir.llm.extract_llm(model.config, batch=1, cache_length=options.cache)
-    weights = dict(model.state_dict())
-    first = torch_ir.IRExecutor(ir, weights)
-    decode = torch_ir.compile(ir.functions["decode"], weights, backend="openvino", level="basic", verify=False)
+def _peer(name: str) -> Callable[[Any, Tensor, argparse.Namespace], Tokens]:
+    """A contestant in a process of its own; `name` is that of the peer, then, after a dash, the kind of its weights."""
 
-    def run(count: int) -> tuple[Tensor, float]:
-        made = first(input_ids=prompt)
-        tokens = [made["logits"][:, -1:].argmax(-1)]
-        start = clock()
-        for place in range(prompt.shape[1], prompt.shape[1] + count - 1):
-            made = decode(input_ids=tokens[-1], cache=made["cache"], position=torch.tensor(place))
-            tokens.append(made["logits"][:, -1:].argmax(-1))
-        return torch.cat(tokens, dim=1), clock() - start
+    def prepare(model: Any, prompt: Tensor, options: argparse.Namespace) -> Tokens:
+        peer, _, kind = name.partition("-")
+        pythons = dict(given.partition("=")[::2] for given in options.peers)
+        if peer not in pythons:
+            raise ValueError(f"say which Python has {peer}: --peers {peer}=PYTHON")
+        folder = Path(options.folder)
+        if not (folder / "config.json").exists():
+            model.save_pretrained(folder)
+        script = Path(__file__).with_name("llm_peers.py")
+        process = subprocess.Popen(
+            [pythons[peer], str(script), peer, kind or "float32", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
 
-    return run
+        def run(count: int) -> tuple[Tensor, float]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps({"prompt": prompt[0].tolist(), "count": count}) + "\n")
+            process.stdin.flush()
+            answer = json.loads(process.stdout.readline() or "null")
+            if answer is None:
+                raise RuntimeError(f"{name} ended with status {process.wait()}")
+            return torch.tensor([answer["tokens"]]), answer["seconds"]
+
+        return run
+
+    return prepare
 
 
 CONTESTANTS: dict[str, Callable[[Any, Tensor, argparse.Namespace], Tokens]] = {
@@ -215,7 +241,7 @@ CONTESTANTS: dict[str, Callable[[Any, Tensor, argparse.Namespace], Tokens]] = {
     "ours-bfloat16": ours_bfloat16,
     "ours-int8": ours_int8,
     "ours-int4": ours_int4,
-    "openvino": openvino,
+    **{name: _peer(name) for name in PEERS},
 }
 
 

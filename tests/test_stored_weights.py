@@ -67,7 +67,11 @@ def test_layers_of_few_rows_read_large_weights_without_packing(dtype: torch.dtyp
 def test_the_kernel_computes_what_its_definition_says() -> None:
     """For all formats, zero points, numbers of rows and odd numbers of outputs."""
     torch.manual_seed(0)
-    for width, group, count, rows in ((32, 32, 1, 1), (96, 32, 7, 3), (256, 128, 5, 4), (256, 256, 8, 6)):
+    sizes = (
+        *((32, 32, 1, 1), (96, 32, 7, 3), (384, 96, 9, 2)),
+        *((128, 32, 9, 5), (384, 64, 17, 4), (256, 128, 5, 4), (256, 256, 8, 6)),  # of whole registers of AVX-512
+    )
+    for width, group, count, rows in sizes:
         x, scales = torch.randn(rows, width), torch.rand(count, width // group)
         zeros = torch.randint(-5, 5, scales.shape, dtype=torch.int32)
         nibbles, integers = torch.randint(0, 16, (count, width)), torch.randint(-128, 128, (count, width))

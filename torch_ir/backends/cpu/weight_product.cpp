@@ -6,6 +6,7 @@
 #include <vector>
 
 #if defined(__AVX512F__)
+#include <immintrin.h>
 constexpr int LANES = 16;
 #elif defined(__AVX2__)
 constexpr int LANES = 8;
@@ -40,7 +41,7 @@ static inline Words widened(const Narrow* n) {
 
 static inline Floats to_float(Words values) { return __builtin_convertvector(values, Floats); }
 
-// Formats: `read` returns LANES stored elements as PARTS vectors, less their zero point.
+// Formats: `read` returns LANES stored elements as PARTS vectors, less the number that was added to them.
 
 struct Float32 {
   typedef float Stored;
@@ -57,18 +58,35 @@ struct BFloat16 {
 struct Int8 {
   typedef int8_t Stored;
   static constexpr int PARTS = 1;
-  static inline void read(const Stored* from, int zero, Floats* values) { values[0] = to_float(widened(from) - zero); }
+  static inline void read(const Stored* from, int added, Floats* values) {
+    values[0] = to_float(widened(from) - added);
+  }
 };
 
 struct Int4 {  // two in a byte, the first in the low half
   typedef uint8_t Stored;
   static constexpr int PARTS = 2;
-  static inline void read(const Stored* from, int zero, Floats* values) {
+  static inline void read(const Stored* from, int added, Floats* values) {
     Words both = widened(from);
-    values[0] = to_float((both & 15) - zero);
-    values[1] = to_float((both >> 4) - zero);
+    values[0] = to_float((both & 15) - added);
+    values[1] = to_float((both >> 4) - added);
   }
 };
+
+#if defined(__AVX512F__)
+struct Int4Words {  // the same, eight in a word, each looked up in a register that holds the 16 values
+  typedef uint32_t Stored;
+  static constexpr int PARTS = 8;
+  static inline void read(const Stored* from, int added, Floats* values) {
+    Words eight;
+    std::memcpy(&eight, from, sizeof(eight));
+    const Words all = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const Floats table = to_float(all - added);
+    for (int part = 0; part < PARTS; part++)  // the lookup ignores all but the low four bits
+      values[part] = (Floats)_mm512_permutexvar_ps((__m512i)(eight >> (4 * part)), (__m512)table);
+  }
+};
+#endif
 
 template <int VALUE>
 using Constant = std::integral_constant<int, VALUE>;
@@ -77,27 +95,51 @@ struct Sizes {
   int64_t rows, count, width, group;  // of the input; rows, columns and columns with one scale of the matrix
 };
 
-// ROWS rows times AT_ONCE rows of the matrix. A row of x has its even elements first where PARTS is 2.
+// The numbers of `shared` groups, each for its part of the lanes.
+static inline Floats spread(const float* from, int shared) {
+  if (shared == 1) return Floats{} + from[0];
+#if defined(__AVX512F__)
+  const Words lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const __m512 some = _mm512_maskz_loadu_ps((1 << shared) - 1, from);
+  return (Floats)_mm512_permutexvar_ps((__m512i)(lanes * shared >> 4), some);
+#else
+  __builtin_unreachable();
+#endif
+}
+
+// ROWS rows times AT_ONCE rows of the matrix. x has its elements in the order in which `read` returns them.
 template <class Format, int ROWS, int AT_ONCE>
 static inline void multiply(const float* x, const typename Format::Stored* matrix, const float* scales,
-                            const int32_t* zeros, int offset, float* y, const Sizes& sizes) {
-  constexpr int PARTS = Format::PARTS;
-  const int64_t stored = sizes.width / PARTS, groups = sizes.width / sizes.group, step = sizes.group / PARTS;
+                            const float* zeros, int added, float* y, const Sizes& sizes) {
+  constexpr int PARTS = Format::PARTS, WIDTH = LANES * PARTS;
+  const int64_t stored = sizes.width / PARTS, groups = sizes.width / sizes.group;
+  const int shared = sizes.group < WIDTH ? WIDTH / sizes.group : 1;
+  const int64_t step = shared * sizes.group / PARTS;
   Floats total[ROWS][AT_ONCE] = {};
-  for (int64_t g = 0; g < groups; g++) {
+  for (int64_t start = 0, g = 0; start < stored; start += step, g += shared) {
     Floats part[ROWS][AT_ONCE] = {};
-    int zero[AT_ONCE];
-    for (int b = 0; b < AT_ONCE; b++) zero[b] = offset + (zeros ? zeros[b * groups + g] : 0);
-    for (int64_t k = g * step; k < (g + 1) * step; k += LANES)
+    Floats zero[AT_ONCE];
+    if (zeros)
+      for (int b = 0; b < AT_ONCE; b++) zero[b] = spread(zeros + b * groups + g, shared);
+    for (int64_t k = start; k < start + step; k += LANES)
+#pragma GCC unroll 8
       for (int b = 0; b < AT_ONCE; b++) {
         Floats values[PARTS];
         __builtin_prefetch(reinterpret_cast<const char*>(matrix + b * stored + k) + AHEAD);
-        Format::read(matrix + b * stored + k, zero[b], values);
+        Format::read(matrix + b * stored + k, added, values);
+        if (zeros)
+          for (int p = 0; p < PARTS; p++) values[p] -= zero[b];
         for (int r = 0; r < ROWS; r++)
-          for (int p = 0; p < PARTS; p++) part[r][b] += values[p] * load(x + r * sizes.width + p * stored + k);
+          for (int p = 0; p < PARTS; p++) part[r][b] += values[p] * load(x + r * sizes.width + PARTS * k + p * LANES);
       }
-    for (int r = 0; r < ROWS; r++)
-      for (int b = 0; b < AT_ONCE; b++) total[r][b] += scales ? part[r][b] * scales[b * groups + g] : part[r][b];
+    for (int b = 0; b < AT_ONCE; b++) {
+      if (!scales) {
+        for (int r = 0; r < ROWS; r++) total[r][b] += part[r][b];
+      } else {
+        const Floats scale = spread(scales + b * groups + g, shared);
+        for (int r = 0; r < ROWS; r++) total[r][b] += part[r][b] * scale;
+      }
+    }
   }
   for (int r = 0; r < ROWS; r++)
     for (int b = 0; b < AT_ONCE; b++) {
@@ -108,23 +150,23 @@ static inline void multiply(const float* x, const typename Format::Stored* matri
 }
 
 template <class Format>
-static void product(const float* x, const void* matrix, const float* scales, const int32_t* zeros, int offset, float* y,
+static void product(const float* x, const void* matrix, const float* scales, const float* zeros, int added, float* y,
                     const Sizes& sizes, int threads) {
-  const int64_t groups = sizes.width / sizes.group, stored = sizes.width / Format::PARTS;
+  constexpr int PARTS = Format::PARTS;
+  const int64_t groups = sizes.width / sizes.group, stored = sizes.width / PARTS;
   const auto* first = static_cast<const typename Format::Stored*>(matrix);
   std::vector<float> apart;
-  if (Format::PARTS == 2) {
+  if (PARTS > 1) {
     apart.resize(sizes.rows * sizes.width);
-    for (int64_t row = 0; row < sizes.rows; row++)
-      for (int64_t k = 0; k < stored; k++)
-        for (int part = 0; part < 2; part++)
-          apart[row * sizes.width + part * stored + k] = x[row * sizes.width + 2 * k + part];
+    for (int64_t start = 0; start < sizes.rows * sizes.width; start += LANES * PARTS)
+      for (int part = 0; part < PARTS; part++)
+        for (int lane = 0; lane < LANES; lane++) apart[start + part * LANES + lane] = x[start + lane * PARTS + part];
     x = apart.data();
   }
   const auto part = [&](auto rows, auto at_once, int64_t row, int64_t n) {
     multiply<Format, rows(), at_once()>(x + row * sizes.width, first + n * stored,
                                         scales ? scales + n * groups : nullptr, zeros ? zeros + n * groups : nullptr,
-                                        offset, y + row * sizes.count + n, sizes);
+                                        added, y + row * sizes.count + n, sizes);
   };
 #pragma omp parallel for num_threads(threads)
   for (int64_t start = 0; start < sizes.count; start += BLOCK) {
@@ -141,13 +183,23 @@ static void product(const float* x, const void* matrix, const float* scales, con
   }
 }
 
-#define KERNEL(name, Format)                                                                                      \
-  extern "C" void name(const float* x, const void* matrix, const float* scales, const int32_t* zeros, int offset, \
-                       float* y, int64_t rows, int64_t count, int64_t width, int64_t group, int threads) {        \
-    product<Format>(x, matrix, scales, zeros, offset, y, Sizes{rows, count, width, group}, threads);              \
+static void int4_product(const float* x, const void* matrix, const float* scales, const float* zeros, int added,
+                         float* y, const Sizes& sizes, int threads) {
+#if defined(__AVX512F__)
+  constexpr int WIDTH = LANES * Int4Words::PARTS;
+  if (sizes.width % WIDTH == 0 && (sizes.group % WIDTH == 0 || WIDTH % sizes.group == 0))
+    return product<Int4Words>(x, matrix, scales, zeros, added, y, sizes, threads);
+#endif
+  product<Int4>(x, matrix, scales, zeros, added, y, sizes, threads);
+}
+
+#define KERNEL(name, multiplied)                                                                               \
+  extern "C" void name(const float* x, const void* matrix, const float* scales, const float* zeros, int added, \
+                       float* y, int64_t rows, int64_t count, int64_t width, int64_t group, int threads) {     \
+    multiplied(x, matrix, scales, zeros, added, y, Sizes{rows, count, width, group}, threads);                 \
   }
 
-KERNEL(float32, Float32)
-KERNEL(bfloat16, BFloat16)
-KERNEL(int8, Int8)
-KERNEL(uint8, Int4)
+KERNEL(float32, product<Float32>)
+KERNEL(bfloat16, product<BFloat16>)
+KERNEL(int8, product<Int8>)
+KERNEL(uint8, int4_product)

@@ -62,7 +62,7 @@ def _product(rows: Tensor, matrix: Tensor, scales: Tensor | None, zero_points: T
     result = rows.new_empty((*rows.shape[:-1], count))
     group = width if scales is None else width * count // scales.numel()
     scales = None if scales is None else scales.contiguous()
-    zero_points = None if zero_points is None else zero_points.to(torch.int32).contiguous()
+    zero_points = None if zero_points is None else zero_points.float().contiguous()
     kernel(
         rows.data_ptr(), matrix.data_ptr(), _address(scales), _address(zero_points), offset, result.data_ptr(),
         rows.numel() // width, count, width, group, torch.get_num_threads(),
