@@ -65,6 +65,30 @@ def test_every_model_is_right_or_refused(entry: Entry, level: str | None) -> Non
         assert_same(entry, level)
 
 
+@pytest.mark.parametrize("is_masked", [False, True])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_queries_share_heads_of_keys(is_masked: bool, is_open: bool) -> None:
+    """Attention of eight heads over two of keys and values, with fully masked rows."""
+
+    class Attention(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+            mask = seen if is_masked else None
+            return nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=0.3, enable_gqa=True)
+
+    def given(length: int) -> tuple[Tensor, ...]:
+        seen = torch.rand(1, 1, 3, length) < 0.5
+        seen[:, :, 1] = False
+        return torch.randn(1, 8, 3, 4), torch.randn(1, 2, length, 4), torch.randn(1, 2, length, 4), seen
+
+    length = Dim("length", max=20)
+    shapes = ({}, {2: length}, {2: length}, {3: length} if is_masked else {}) if is_open else None
+    ir = extract_ir(Attention(), given(5), dynamic_shapes=shapes, strict=False)
+    compiled = compile(ir, {}, backend="openvino")
+    for size in (5, 7, 1) if is_open and is_masked else (5,):
+        values = given(size)
+        torch.testing.assert_close(compiled(*values), Attention()(*values))
+
+
 def test_sizes_vary_in_one_compiled_model() -> None:
     """A size that varies is not compiled in; those out of range are refused as everywhere."""
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 5)).eval()

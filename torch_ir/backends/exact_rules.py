@@ -43,6 +43,33 @@ def attention(
     return torch.where(seen.any(-1, keepdim=True), made, 0.0)
 
 
+def ungrouped_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """The same for a runtime that wants as many heads of keys and values as of queries."""
+    if enable_gqa:
+        key, value = (_repeated(each, query.shape[-3] // each.shape[-3]) for each in (key, value))
+    made = attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
+    if made is NotImplemented and enable_gqa:
+        attend = _aten.scaled_dot_product_attention.default
+        return attend(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
+    return made
+
+
+def _repeated(heads: Tensor, count: int) -> Tensor:
+    shape = [-1] * (heads.dim() + 1)
+    shape[-3] = count
+    return heads.unsqueeze(-3).expand(shape).flatten(-4, -3)
+
+
 def batch_norm(
     input: Tensor,
     weight: Tensor | None,
@@ -319,13 +346,12 @@ SPREAD: dict[str, Rule] = {
     **{f"aten.var.{overload}": rule for overload, rule in _spread(lambda value: value).items()},
     **{f"aten.std.{overload}": rule for overload, rule in _spread(_root).items()},
 }
-ATTENTION: dict[str, Rule] = {"aten.scaled_dot_product_attention.default": attention}
 SOFTMAX: dict[str, Rule] = {
     "aten.softmax.int": _in_dtype(_aten.softmax.int),
     "aten.log_softmax.int": _in_dtype(_aten.log_softmax.int),
 }
 ONNXRUNTIME: dict[str, Rule] = {
-    **ATTENTION,
+    "aten.scaled_dot_product_attention.default": attention,
     **SOFTMAX,
     **NORMS,
     "aten.cross_entropy_loss.default": cross_entropy,
@@ -338,7 +364,7 @@ OPENVINO: dict[str, Rule] = {
     "aten.squeeze.dim": squeeze,
     **NORMS,
     **SPREAD,
-    **ATTENTION,
+    "aten.scaled_dot_product_attention.default": ungrouped_attention,
     **SOFTMAX,
     **WIDENED,
     **INDICES,
