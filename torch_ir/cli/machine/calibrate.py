@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, show
+from torch_ir.cli.verb import add_json, add_verb, argument, show
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -29,17 +29,11 @@ _EXAMPLES = """
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "calibrate", "measure this machine's operators, to predict times", _EXAMPLES, run)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to measure (default: cpu)")
-    parser.add_argument("--minutes", type=float, default=5.0, metavar="N", help="time for operators (default: 5)")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of the CPU (default: torch's)")
-    parser.add_argument(
-        "--dtype",
-        action="append",
-        default=[],
-        metavar="DTYPE",
-        help="float32 or bfloat16; repeatable (default: float32 on a CPU, both on a GPU)",
-    )
-    parser.add_argument("--no-compiler", action="store_true", help="do not measure runs of compiled code")
-    parser.add_argument("-o", "--output", metavar="FILE", help="the device file (default: that of `--device this`)")
+    argument(parser, "--minutes N", "time for operators (default: 5)", type=float, default=5.0)
+    argument(parser, "--threads N", "threads of the CPU (default: torch's)", type=int)
+    argument(parser, "--dtype DTYPE...", "float32 or bfloat16; repeatable (default: float32 on a CPU, both on a GPU)")
+    argument(parser, "--no-compiler", "do not measure runs of compiled code")
+    argument(parser, "-o --output FILE", "the device file (default: that of `--device this`)")
     add_json(parser)
 
 

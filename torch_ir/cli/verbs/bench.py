@@ -18,6 +18,7 @@ from torch_ir.cli.verb import (
     add_seed,
     add_tolerances,
     add_verb,
+    argument,
     load_checked,
     show,
 )
@@ -43,23 +44,19 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]  # arguments and keywords of the m
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "bench", "time IR files against each other and against other runtimes", _EXAMPLES, run)
-    parser.add_argument(
-        "files", metavar="FILE", nargs="+", help="IR files that compute the same; the first is the base"
-    )
-    parser.add_argument("-w", "--weights", metavar="FILE", help=".pt, .safetensors (default: the model's, or random)")
-    parser.add_argument(
-        "--against",
-        metavar="NAMES",
+    argument(parser, "files FILE", "IR files that compute the same; the first is the base", nargs="+")
+    argument(parser, "-w --weights FILE", ".pt, .safetensors (default: the model's, or random)")
+    argument(
+        parser,
+        "--against NAMES",
+        f"back ends to time with the first file: {', '.join((_EAGER, *BACKENDS))}; separated by commas",
         default="",
-        help=f"back ends to time with the first file: {', '.join((_EAGER, *BACKENDS))}; separated by commas",
     )
     add_optimize(parser, "optimise the graph for these back ends: clean, basic or full (default: as it is)")
-    parser.add_argument(
-        "--model", metavar="MODEL", help=f"the original model, for `eager` and for its weights: {MODELS}"
-    )
+    argument(parser, "--model MODEL", f"the original model, for `eager` and for its weights: {MODELS}")
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
-    parser.add_argument("--repeat", type=int, default=20, metavar="N", help="rounds (default: 20)")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads per run (default: torch's)")
+    argument(parser, "--repeat N", "rounds (default: 20)", type=int, default=20)
+    argument(parser, "--threads N", "threads per run (default: torch's)", type=int)
     add_seed(parser)
     add_tolerances(parser, "by dtype")
     add_json(parser)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch_ir.cli.arguments.simulator_options import add_simulators, check_simulator, simulator_text, write_simulator
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, load_graph, print_json, read_weights, save_graph
+from torch_ir.cli.verb import add_json, add_verb, argument, load_graph, print_json, read_weights, save_graph
 from torch_ir.errors import CommandError, printable
 
 if TYPE_CHECKING:
@@ -48,18 +48,14 @@ def add_parser(verbs: Verbs) -> None:
         _EXAMPLES,
         run,
     )
-    parser.add_argument("file", metavar="FILE", help="an IR file: protobuf (.pb, .binpb), JSON, gzipped JSON or text")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", required=True, help=f"the file to write: {', '.join((*_OURS, *_THEIRS))}"
-    )
-    parser.add_argument(
-        "-w", "--weights", metavar="FILE", help="weights to put into .onnx (default: none) or .pt2; or `random`"
-    )
-    parser.add_argument(
-        "--functions",
-        metavar="WHICH",
+    argument(parser, "file FILE", "an IR file: protobuf (.pb, .binpb), JSON, gzipped JSON or text")
+    argument(parser, "-o --output FILE", f"the file to write: {', '.join((*_OURS, *_THEIRS))}", required=True)
+    argument(parser, "-w --weights FILE", "weights to put into .onnx (default: none) or .pt2; or `random`")
+    argument(
+        parser,
+        "--functions WHICH",
+        "functions to keep in .onnx and .mlir files: none, blocks (the default), or all, with fused operators",
         choices=("none", "blocks", "all"),
-        help="functions to keep in .onnx and .mlir files: none, blocks (the default), or all, with fused operators",
     )
     add_simulators(parser)
     add_json(parser)

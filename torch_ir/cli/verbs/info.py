@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import add_graph, open_at_level
-from torch_ir.cli.verb import add_json, add_level, add_verb, as_json
+from torch_ir.cli.verb import add_json, add_level, add_verb, argument, as_json
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
@@ -35,7 +35,7 @@ def add_parser(verbs: Verbs) -> None:
     add_graph(parser)
     add_level(parser)
     add_json(parser)
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of printing")
+    argument(parser, "-o --output FILE", "write to a file instead of printing")
 
 
 def run(arguments: argparse.Namespace) -> int:

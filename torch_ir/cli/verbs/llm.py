@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from torch_ir.cli.progress import show_progress, watch_layers
 from torch_ir.cli.verb import (
     DIFFERENT,
+    add_blocks,
     add_dequantize,
     add_json,
     add_verb,
+    argument,
     load_checked,
     save_graph,
     show,
@@ -46,75 +48,58 @@ _TEXT_ONLY = 2  # graphs of a model without encoders
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "llm", "capture prefill and decode of a language model, with KV cache", _EXAMPLES, run)
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="hf:TYPE?key=value&..., a folder with a config.json, or net.py:make, a function that returns a config "
+    argument(
+        parser,
+        "model MODEL",
+        "hf:TYPE?key=value&..., a folder with a config.json, or net.py:make, a function that returns a config "
         "or a model; an IR file to show, or to rewrite with --lora and --form",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="the IR file to write")
-    parser.add_argument(
-        "--lora",
-        metavar="FOLDER",
-        help="merge a LoRA adapter of PEFT into the weights",
+    argument(parser, "-o --output FILE", "the IR file to write")
+    argument(parser, "--lora FOLDER", "merge a LoRA adapter of PEFT into the weights")
+    argument(
+        parser,
+        "--lora-input FOLDER...",
+        "take a LoRA adapter of PEFT as an input that each row of the batch chooses; repeatable",
     )
-    parser.add_argument(
-        "--lora-input",
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="take a LoRA adapter of PEFT as an input that each row of the batch chooses; repeatable",
-    )
-    parser.add_argument("--batch", type=int, metavar="N", help="fix the batch size (default: it varies)")
-    parser.add_argument("--prompt", type=int, metavar="N", help="fix the length of the prompt (default: it varies)")
-    parser.add_argument("--cache-length", type=int, metavar="N", help="a cache of fixed length N (default: it grows)")
-    parser.add_argument("--padding", action="store_true", help="take an attention mask, for padded prompts")
-    parser.add_argument("--all-logits", action="store_true", help="return the logits of every token")
-    parser.add_argument(
-        "--encoder-input", metavar="SPEC", help="the input of an encoder that takes no token ids, such as 1x80x3000"
-    )
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="SPEC",
-        help="for a model with encoders of images, videos or sound, what its processor returns: @FILE.npz, or each "
+    argument(parser, "--batch N", "fix the batch size (default: it varies)", type=int)
+    argument(parser, "--prompt N", "fix the length of the prompt (default: it varies)", type=int)
+    argument(parser, "--cache-length N", "a cache of fixed length N (default: it grows)", type=int)
+    argument(parser, "--padding", "take an attention mask, for padded prompts")
+    argument(parser, "--all-logits", "return the logits of every token")
+    argument(parser, "--encoder-input SPEC", "the input of an encoder that takes no token ids, such as 1x80x3000")
+    argument(
+        parser,
+        "--input SPEC...",
+        "for a model with encoders of images, videos or sound, what its processor returns: @FILE.npz, or each "
         "input, such as input_ids=i64[1,40] and pixel_values=1x3x336x336; whole numbers of a file that an encoder "
         "reads, such as the sizes of images, are part of the graph; repeatable",
     )
-    parser.add_argument(
-        "--blocks",
-        default="inline",
-        metavar="HOW",
-        help="repeated layers: `inline` (default), or as calls of one `function`",
-    )
-    parser.add_argument(
-        "--weight-layout",
+    add_blocks(parser)
+    argument(
+        parser,
+        "--weight-layout WHOSE",
+        "read weights as a `checkpoint` stores them (default), or as the `model` has them in its state_dict",
         default="checkpoint",
-        metavar="WHOSE",
-        help="read weights as a `checkpoint` stores them (default), or as the `model` has them in its state_dict",
     )
-    parser.add_argument(
-        "--form",
-        metavar="LAYOUT",
-        help="write one graph for every step, k tokens of each sequence at its position, over a cache of `slots` or "
+    argument(
+        parser,
+        "--form LAYOUT",
+        "write one graph for every step, k tokens of each sequence at its position, over a cache of `slots` or "
         "`paged`, with block tables",
     )
-    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="entries of a block of --form paged")
-    parser.add_argument("--rolling", action="store_true", help="--form: sliding windows keep what they read")
-    parser.add_argument("--cache-dtype", metavar="DTYPE", help="--form: store the cache as int8 or float8_e4m3fn")
-    parser.add_argument("--max-length", type=int, metavar="N", help="--form: the longest sequence, if not the model's")
+    argument(parser, "--block-size N", "entries of a block of --form paged", type=int, default=16)
+    argument(parser, "--rolling", "--form: sliding windows keep what they read")
+    argument(parser, "--cache-dtype DTYPE", "--form: store the cache as int8 or float8_e4m3fn")
+    argument(parser, "--max-length N", "--form: the longest sequence, if not the model's", type=int)
     add_dequantize(parser)
-    parser.add_argument(
-        "--checkpoint",
-        metavar="PATH",
-        help="a checkpoint whose headers say which weights are quantised, and in which dtypes they are stored "
+    argument(
+        parser,
+        "--checkpoint PATH",
+        "a checkpoint whose headers say which weights are quantised, and in which dtypes they are stored "
         "(default: the one in MODEL, if that is a folder with weights)",
     )
-    parser.add_argument("--name", help="the name of the model in the file (default: its class)")
-    parser.add_argument(
-        "--verify", type=int, metavar="N", help="generate N tokens with random weights and compare with the model"
-    )
+    argument(parser, "--name NAME", "the name of the model in the file (default: its class)")
+    argument(parser, "--verify N", "generate N tokens with random weights and compare with the model", type=int)
     add_json(parser)
 
 

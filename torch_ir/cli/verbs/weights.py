@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, load_graph, show
+from torch_ir.cli.verb import add_json, add_verb, argument, load_graph, show
 from torch_ir.errors import printable
 
 if TYPE_CHECKING:
@@ -25,12 +25,10 @@ _MOST_SHOWN = 20
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "weights", "compare a checkpoint with the weights of a graph", _EXAMPLES, run)
-    parser.add_argument("action", metavar="check", choices=("check",), help="compare keys, shapes and dtypes")
-    parser.add_argument("file", metavar="FILE", help="an IR file")
-    parser.add_argument(
-        "checkpoint",
-        metavar="CHECKPOINT",
-        help="a .safetensors, .gguf, .pt or .bin file, an index of shards, or a folder",
+    argument(parser, "action check", "compare keys, shapes and dtypes", choices=("check",))
+    argument(parser, "file FILE", "an IR file")
+    argument(
+        parser, "checkpoint CHECKPOINT", "a .safetensors, .gguf, .pt or .bin file, an index of shards, or a folder"
     )
     add_json(parser)
 
