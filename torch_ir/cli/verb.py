@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.models.model_kinds import did_you_mean_file, is_model
@@ -17,8 +18,7 @@ from torch_ir.errors import CommandError, MissingFileError, SerializationError, 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from torch_ir.cli.parser import Parser
-    from torch_ir.cli.parser import Verbs as Verbs
+    from torch_ir.cli.parser import Program
     from torch_ir.ir import IR
 
 # listed by name, so that help texts do not import torch; a test compares it with the backends' table
@@ -31,19 +31,13 @@ IN_PART = 4  # no difference was found, but not everything could be compared
 TEXT = ".ir"  # the suffix of files in the text form
 
 
-def add_verb(
-    verbs: Verbs,
-    name: str,
-    summary: str,
-    examples: str,
-    run: Callable[[argparse.Namespace], int],
-    other_names: Sequence[str] = (),
-) -> Parser:
-    """Add a verb whose help ends with examples; `run` takes the parsed arguments and returns the exit status."""
-    parser = verbs.add_parser(
+def add_verb(program: Program, name: str, verb: ModuleType, other_names: Sequence[str] = ()) -> None:
+    """Add a verb, a module with a SUMMARY, EXAMPLES, `add_arguments` and `run`, which returns the exit status."""
+    summary = verb.SUMMARY
+    parser = program.verbs.add_parser(
         name, aliases=other_names, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
     )
-    shown = [f"  {parser.prog} {example}".rstrip() for example in examples[1:-1].split("\n")]
+    shown = [f"  {parser.prog} {example}".rstrip() for example in verb.EXAMPLES[1:-1].split("\n")]
     parser.epilog = "\n".join(["examples:", *shown])
     argument(parser, "-q --quiet", "show no progress and no notes")
     argument(
@@ -52,8 +46,8 @@ def add_verb(
         "import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable",
         dest="imports",
     )
-    parser.set_defaults(run=run)
-    return parser
+    verb.add_arguments(parser)
+    parser.set_defaults(run=verb.run)
 
 
 def argument(parser: argparse._ActionsContainer, spec: str, help: str, **options: Any) -> None:

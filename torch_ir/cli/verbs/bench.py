@@ -17,7 +17,6 @@ from torch_ir.cli.verb import (
     add_optimize,
     add_seed,
     add_tolerances,
-    add_verb,
     argument,
     load_checked,
     show,
@@ -27,11 +26,11 @@ from torch_ir.errors import CommandError, did_you_mean
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
     from torch_ir.run.benchmark import Action, Spread, Timing
 
-_EXAMPLES = """
+SUMMARY = "time IR files against each other and against other runtimes"
+EXAMPLES = """
 model.json
 model.json better.json --weights model.safetensors
 model.json --against eager,inductor --model net.py:Net --threads 4
@@ -42,8 +41,7 @@ _EAGER = "eager"
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # arguments and keywords of the model
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "bench", "time IR files against each other and against other runtimes", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     argument(parser, "files FILE", "IR files that compute the same; the first is the base", nargs="+")
     argument(parser, "-w --weights FILE", ".pt, .safetensors (default: the model's, or random)")
     argument(

@@ -8,15 +8,15 @@ import sys
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from torch_ir.cli.verb import DIFFERENT, add_json, add_sizes, add_verb, argument, load_graph, print_json, terminal_width
+from torch_ir.cli.verb import DIFFERENT, add_json, add_sizes, argument, load_graph, print_json, terminal_width
 from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
     from torch_ir.analysis import Diff
     from torch_ir.analysis.cost_model.delta import CostDelta
-    from torch_ir.cli.parser import Verbs
 
-_EXAMPLES = """
+SUMMARY = "compare two IR files node by node, ignoring names, with costs"
+EXAMPLES = """
 model.json other.json
 model.json model.pb --origins
 model.json optimised.json --only added,removed --by module
@@ -29,8 +29,7 @@ _IGNORABLE = ("order", "weights")
 _COLOURS = {"+": 32, "-": 31, "~": 33, "=": 2, "@": 36}
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "diff", "compare two IR files node by node, ignoring names, with costs", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     argument(parser, "first FIRST", "an IR file")
     argument(parser, "second SECOND", "another one")
     argument(parser, "--only WORDS", f"show only these kinds of nodes: {', '.join(_STATUSES)}")

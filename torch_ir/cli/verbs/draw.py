@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, open_at_level, sizes_of
-from torch_ir.cli.verb import add_level, add_sizes, add_verb, argument, load_at_level
+from torch_ir.cli.verb import add_level, add_sizes, argument, load_at_level
 from torch_ir.errors import CommandError, GraphError, printable
 
 if TYPE_CHECKING:
-    from torch_ir.cli.parser import Verbs
     from torch_ir.draw.elements import Scene
     from torch_ir.ir import IR
 
-_EXAMPLES = """
+SUMMARY = "draw an IR file"
+EXAMPLES = """
 model.json -o model.png
 model.json --depth 2 --fold -o model.svg
 model.json --focus layers.0.attn --radius 2 -o attention.png
@@ -33,8 +33,7 @@ _MANY_BOXES = 1000
 _UNITS = {"flops": "FLOPs", "bytes": "B"}
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "draw", "draw an IR file", _EXAMPLES, run, other_names=("visualize",))
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser, dim_help=DIM_OR_SIZE)
     argument(
         parser, "-o --output FILE", ".png, .svg and .pdf are drawn, .dot is Graphviz text, others are Mermaid text"

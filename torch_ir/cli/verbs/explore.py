@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, function_of, open_at_level, sizes_of
 from torch_ir.cli.models.model_kinds import is_model
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_level, add_sizes, add_verb, argument, at_level, load_graph
+from torch_ir.cli.verb import add_level, add_sizes, argument, at_level, load_graph
 from torch_ir.errors import CommandError, printable
 from torch_ir.ir.files.atomic_write import plain_target
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.golden import Comparison
     from torch_ir.ir import IR
 
-_EXAMPLES = """
+SUMMARY = "write an IR file as an interactive HTML page"
+EXAMPLES = """
 model.json
 model.json -o model.html --open
 model.json --dim batch=8 --dim seq=512
@@ -30,8 +30,7 @@ model.json --python --sources path/to/model
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "explore", "write an IR file as an interactive HTML page", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser, dim_help=DIM_OR_SIZE)
     argument(parser, "-o --output FILE", "the page (default: the name of the graph with .html)")
     argument(parser, "--open", "open the page in the browser")

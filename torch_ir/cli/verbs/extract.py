@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch_ir.cli.arguments.graph_argument import MODELS
 from torch_ir.cli.stdout import STDOUT
@@ -19,7 +19,6 @@ from torch_ir.cli.verb import (
     add_inputs,
     add_json,
     add_level,
-    add_verb,
     argument,
     save_graph,
     show,
@@ -27,10 +26,8 @@ from torch_ir.cli.verb import (
 from torch_ir.cli.verbs.info import summarise
 from torch_ir.errors import CommandError
 
-if TYPE_CHECKING:
-    from torch_ir.cli.parser import Verbs
-
-_EXAMPLES = """
+SUMMARY = "capture a model as an IR file, without its weights"
+EXAMPLES = """
 net.py:Net --input 1x3x224x224 -o net.json
 "hf:bert?num_hidden_layers=2&class=BertForMaskedLM" -o bert.json
 "hf:mixtral?num_hidden_layers=2" --weight-layout checkpoint -o mixtral.json
@@ -47,8 +44,7 @@ net.py:Detour --input 1x8 --capture record --level module -o net.json
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "extract", "capture a model as an IR file, without its weights", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     argument(parser, "model MODEL", f"{MODELS}; language models without a KV cache (see `llm`)")
     add_inputs(parser, "the range of a named size, such as batch=1..32; repeatable")
     argument(

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from torch_ir.cli.arguments.graph_argument import MODELS
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_inputs, add_json, add_seed, add_verb, argument, load_checked, read_weights, show
+from torch_ir.cli.verb import add_inputs, add_json, add_seed, argument, load_checked, read_weights, show
 from torch_ir.errors import CommandError
 
-if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
-
-_EXAMPLES = """
+SUMMARY = "write the value of every node of an IR file"
+EXAMPLES = """
 model.json net.py:Net -o pack
 model.json net.py:Net --weights net.safetensors --input x=@image.npy -o pack
 model.json --weights net.safetensors --only encoder.layers.0 -o pack
@@ -21,8 +18,7 @@ model.json --weights random --with-weights --every 10 -o pack
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "golden", "write the value of every node of an IR file", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     argument(parser, "file FILE", "an IR file")
     argument(parser, "model MODEL", f"the original model, with which the graph is compared first: {MODELS}", nargs="?")
     argument(parser, "-w --weights FILE", ".pt, .safetensors, or `random` (default: the model's)")

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import add_graph, open_at_level
-from torch_ir.cli.verb import add_json, add_level, add_verb, argument, as_json
+from torch_ir.cli.verb import add_json, add_level, argument, as_json
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR, TensorMeta
 
-_EXAMPLES = """
+SUMMARY = "summarise an IR file"
+EXAMPLES = """
 model.json
 model.json --json
 model.json --json -o summary.json
@@ -30,8 +30,7 @@ _KINDS = {
 }  # fmt: skip
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "info", "summarise an IR file", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser)
     add_level(parser)
     add_json(parser)

@@ -14,7 +14,6 @@ from torch_ir.cli.verb import (
     add_blocks,
     add_dequantize,
     add_json,
-    add_verb,
     argument,
     load_checked,
     save_graph,
@@ -26,10 +25,10 @@ from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
     from torch_ir.cli.arguments.input_specs import InputSpec
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
 
-_EXAMPLES = """
+SUMMARY = "capture prefill and decode of a language model, with KV cache"
+EXAMPLES = """
 "hf:llama?num_hidden_layers=8" -o llama.json
 path/to/checkpoint -o model.json --batch 1 --cache-length 2048 --json
 my_package.models:make_config -o model.json --padding
@@ -46,8 +45,7 @@ _OF_FORMS = ("rolling", "cache_dtype", "max_length")  # options that need --form
 _TEXT_ONLY = 2  # graphs of a model without encoders
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "llm", "capture prefill and decode of a language model, with KV cache", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     argument(
         parser,
         "model MODEL",

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
 from torch_ir.cli.arguments.target_argument import load_target
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, argument, show, terminal_width
+from torch_ir.cli.verb import add_json, argument, show, terminal_width
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.targets import Lowered
 
-_EXAMPLES = """
+SUMMARY = "lower an IR file to your target and list what is missing"
+EXAMPLES = """
 model.json --target mynpu.py:npu
 model.json --target mynpu.py:npu -o lowered.json --picture lowered.png
 model.json --target mynpu.py:npu -o lowered.pb
@@ -25,8 +25,7 @@ model.json --target mynpu.py:npu --json --fail-missing
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "lower", "lower an IR file to your target and list what is missing", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser)
     argument(parser, "-t --target TARGET", "the Target, as file.py:name or package.module:name", required=True)
     argument(parser, "--decompose", "let torch decompose operators without a handler")

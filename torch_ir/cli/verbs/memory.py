@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, function_of, open_graph, sizes_of
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_sizes, add_verb, argument, save_graph, show
+from torch_ir.cli.verb import add_json, add_sizes, argument, save_graph, show
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
     from torch_ir.analysis import Bank, MemoryPlan
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
 
-_EXAMPLES = """
+SUMMARY = "plan the memory of an IR file: an offset in a bank for every tensor"
+EXAMPLES = """
 model.json
 model.json --align 64 --picture plan.svg
 model.json --bank sram=1MB --bank dram -o planned.json
@@ -27,10 +27,7 @@ llm.json --function decode --dim batch=1 --dim past=1024 --json
 _ARENA = "arena"
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(
-        verbs, "memory", "plan the memory of an IR file: an offset in a bank for every tensor", _EXAMPLES, run
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser, dim_help=DIM_OR_SIZE)
     add_sizes(parser, with_dim=False)
     argument(

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, argument, save_graph, show, terminal_width
+from torch_ir.cli.verb import add_json, argument, save_graph, show, terminal_width
 from torch_ir.cli.verbs.passes import list_all
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
 
-_EXAMPLES = """
+SUMMARY = "optimise a graph, without weights, and report the savings"
+EXAMPLES = """
 model.json -o better.json
 model.json -o better.json --level full --verify
 model.json --level full --verify -i 'ids=i64[2,16]<1000'
@@ -26,8 +26,7 @@ model.json -o core.json --pass decompose:to=core --pass dead-code
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "optimize", "optimise a graph, without weights, and report the savings", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(
         parser,
         nargs="?",

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.arguments.size_specs import parse_sizes
-from torch_ir.cli.verb import add_device, add_json, add_verb, argument, load_checked, show, terminal_width
+from torch_ir.cli.verb import add_device, add_json, argument, load_checked, show, terminal_width
 
-if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
-
-_EXAMPLES = """
+SUMMARY = "find the best way to divide a graph over devices"
+EXAMPLES = """
 llama.json --devices 8 --memory 80GB -o plan.json
 llama.json --devices 8 --memory 80GB --device peak=990TFLOPs,bw=3.35TB/s --link 450GB/s,2us
 deepseek.json --devices 64 --memory 80GB --per-node 8 --between 50GB/s,10us --objective throughput
@@ -21,8 +19,7 @@ llm.json --entry decode --dim batch=8 --dim past=4096 --devices 4 --memory 80GB 
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "plan", "find the best way to divide a graph over devices", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     argument(parser, "file FILE", "an IR file")
     argument(parser, "--devices N", "number of devices", type=int, required=True)
     argument(parser, "--memory BYTES", "memory of each device, such as 80GB", required=True)

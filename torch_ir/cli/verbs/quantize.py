@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
 from torch_ir.cli.arguments.sample_inputs import add_samples, samples
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_seed, add_verb, argument, read_weights, save_graph, show
+from torch_ir.cli.verb import add_json, add_seed, argument, read_weights, save_graph, show
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
     from torch_ir.quantization.layer_choices import Ranges
     from torch_ir.quantization.recipe import Recipe
 
-_EXAMPLES = """
+SUMMARY = "quantise a graph by a recipe, without weights"
+EXAMPLES = """
 model.json --recipe int8 -o quantized.json
 model.json --recipe int4-g64 --layer lm_head=float --layer '*.mlp.*=int8' -o quantized.json
 model.json --recipe recipe.toml --json
@@ -26,8 +26,7 @@ model.json --recipe w8a8 --ranges ranges.json -o quantized.json
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "quantize", "quantise a graph by a recipe, without weights", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser, dim_help="a value for a symbolic size of the samples; for a model, its range; repeatable")
     argument(
         parser,

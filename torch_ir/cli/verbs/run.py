@@ -14,7 +14,6 @@ from torch_ir.cli.verb import (
     add_inputs,
     add_json,
     add_seed,
-    add_verb,
     argument,
     load_checked,
     read_weights,
@@ -24,10 +23,10 @@ from torch_ir.errors import CommandError
 from torch_ir.escaping import in_shell
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR, Limits
 
-_EXAMPLES = """
+SUMMARY = "run an IR file"
+EXAMPLES = """
 model.json --weights model.safetensors
 model.json --weights random --dim batch=4
 model.json --weights model.pt --input x=@image.npy -o out.safetensors
@@ -41,8 +40,7 @@ pipeline.json --weights model.safetensors --processes
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "run", "run an IR file", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     argument(parser, "file FILE", "an IR file")
     argument(parser, "-w --weights FILE", ".pt, .safetensors, or the word `random`", required=True)
     argument(parser, "--stream", "read each weight when it is needed and release it afterwards")

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.models.config import load_config
-from torch_ir.cli.verb import add_json, add_verb, argument, load_checked, save_graph, show
+from torch_ir.cli.verb import add_json, argument, load_checked, save_graph, show
 from torch_ir.errors import CommandError, SerializationError
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
 
 _MOST_DIGITS = 9
-_EXAMPLES = """
+SUMMARY = "shard a graph over ranks, without weights or a cluster"
+EXAMPLES = """
 model.json --plan plan.json -o rank.json
 model.json --plan styles.json --mesh tp=8 -o rank.json
 llama.json --plan hf:llama --mesh tp=8 -o rank.json
@@ -25,8 +25,7 @@ model.json --mesh dp=2 --place-input 'x=shard(0)' -o rank.json
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "shard", "shard a graph over ranks, without weights or a cluster", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     argument(parser, "file FILE", "an IR file")
     argument(
         parser,

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.arguments.size_specs import parse_sizes
-from torch_ir.cli.verb import add_device, add_json, add_verb, argument, load_checked, save_graph, show, terminal_width
+from torch_ir.cli.verb import add_device, add_json, argument, load_checked, save_graph, show, terminal_width
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
 
-_EXAMPLES = """
+SUMMARY = "split a graph into pipeline stages"
+EXAMPLES = """
 llama.json --stages 4 -o pipeline.json
 llama.json --memory 80GB -o pipeline.json --parts stages/
 rank.json --plan plan.json -o pipeline.json
@@ -25,8 +25,7 @@ llama.json --stages 8 --device peak=990TFLOPs,bw=3.35TB/s --dim batch=8 --json
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "split", "split a graph into pipeline stages", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     argument(parser, "file FILE", "an IR file")
     argument(parser, "--stages N", "number of stages (default: as few as --memory allows)", type=int)
     argument(parser, "--memory BYTES", "memory limit of a stage, such as 80GB")

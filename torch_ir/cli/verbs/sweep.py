@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_seed, add_verb, argument, show
+from torch_ir.cli.verb import add_json, add_seed, argument, show
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.sweep import Allowance, Entry, Row
 
-_EXAMPLES = """
+SUMMARY = "extract, cost, optimise and verify a list of models"
+EXAMPLES = """
 models.txt -o results
 models.txt --workers 8 --timeout 120 --memory 8GB
 models.txt --steps extract,cost --json
@@ -32,8 +32,7 @@ _ENGINES = ("local", "dask", "ray")
 _SHOWN = 10  # models that were not ok
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "sweep", "extract, cost, optimise and verify a list of models", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     argument(
         parser, "models MODELS", "a list with a model and its --input per line; treat such a list as code", nargs="?"
     )

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import MODELS
-from torch_ir.cli.verb import add_blocks, add_inputs, add_json, add_verb, argument, save_graph, show
+from torch_ir.cli.verb import add_blocks, add_inputs, add_json, argument, save_graph, show
 from torch_ir.cli.verbs.info import summarise
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
     from torch_ir.cli.arguments.input_specs import InputSpec
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
 
-_EXAMPLES = """
+SUMMARY = "capture a training step: forward, loss, backward, update"
+EXAMPLES = """
 net.py:Net -i 8x32 --target 8x10 --loss mse_loss --optimizer adamw --lr 1e-4 -o step.json
 net.py:Net -i 8x32 --target "i64[8]<10" --loss cross_entropy --optimizer sgd --lr 0.1 --momentum 0.9 -o step.json
 "hf:llama?num_hidden_layers=2" -i "input_ids=i64[1,128]" -i "labels=i64[1,128]" --optimizer adamw -o step.json
@@ -24,8 +24,7 @@ net.py:Net -i 8x32 --target 8x10 --loss mse_loss -o gradients.json
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "train-step", "capture a training step: forward, loss, backward, update", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     argument(parser, "model MODEL", f"{MODELS}; in training mode")
     add_inputs(parser, "a value for a named size, such as batch=8; repeatable")
     argument(parser, "--target SPEC...", "an argument of the loss after the outputs")

@@ -15,7 +15,6 @@ from torch_ir.cli.verb import (
     add_json,
     add_seed,
     add_tolerances,
-    add_verb,
     argument,
     load_checked,
     show,
@@ -24,11 +23,11 @@ from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
     from torch_ir.cli.models.source import Source
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
     from torch_ir.verify import BlockReport, VerificationReport
 
-_EXAMPLES = """
+SUMMARY = "compare an IR file with the original model by running both"
+EXAMPLES = """
 model.json net.py:Net
 model.json net.py:Net --weights net.pt --input x=@image.npy
 model.json my_package.models:make --dim batch=4 --rtol 1e-4 --json
@@ -37,8 +36,7 @@ model.json net.py:Net --weights checkpoint/ --blockwise
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "verify", "compare an IR file with the original model by running both", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     argument(parser, "file FILE", "an IR file")
     argument(parser, "model MODEL", f"the original model: {MODELS}")
     argument(parser, "-w --weights FILE", ".pt or .safetensors (default: the model's own)")
