@@ -23,7 +23,7 @@ from torch_ir.cli.verb import (
     save_graph,
     show,
 )
-from torch_ir.cli.verbs.info import summarise
+from torch_ir.cli.verbs.info import counts_text, summarise
 from torch_ir.errors import CommandError
 
 SUMMARY = "capture a model as an IR file, without its weights"
@@ -136,12 +136,7 @@ def _written(path: str) -> dict[str, Any]:
 
 
 def _sentence(facts: Mapping[str, Any]) -> str:
-    from torch_ir.analysis.cost_model.table_text import parameters_text, plural
-
     place = "stdout" if facts["file"] == STDOUT else facts["file"]
     beside = "".join(f", constants in {path}" for path in facts["constants"])
     size = "" if facts["file_bytes"] is None else f" ({facts['file_bytes']:,} bytes{beside})"
-    return (
-        f"{facts['model_name']}: {plural(facts['num_nodes'], 'node')}, {plural(facts['num_weights'], 'weight')}, "
-        f"{parameters_text(facts['total_parameters'])} in {facts['seconds']:.2f} s -> {place}{size}"
-    )
+    return f"{facts['model_name']}: {counts_text(facts)} in {facts['seconds']:.2f} s -> {place}{size}"

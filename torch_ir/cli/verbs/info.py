@@ -6,7 +6,7 @@ import argparse
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import add_graph, open_at_level
@@ -142,6 +142,14 @@ def _as_text(facts: dict[str, Any]) -> str:
         if rows := [f"  {name}: {value}" for name, value in (table or {}).items() if value]:
             lines += ["", f"{title}:", *rows]
     return "\n".join(lines)
+
+
+def counts_text(facts: Mapping[str, Any]) -> str:
+    """Return the numbers of nodes, weights and parameters of a summary: `3 nodes, 2 weights, 12 parameters`."""
+    from torch_ir.analysis.cost_model.table_text import parameters_text, plural
+
+    counts = f"{plural(facts['num_nodes'], 'node')}, {plural(facts['num_weights'], 'weight')}"
+    return f"{counts}, {parameters_text(facts['total_parameters'])}"
 
 
 def shape_text(dims: Sequence[int | str]) -> str:

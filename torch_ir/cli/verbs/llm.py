@@ -20,7 +20,7 @@ from torch_ir.cli.verb import (
     show,
     terminal_width,
 )
-from torch_ir.cli.verbs.info import shape_text, summarise
+from torch_ir.cli.verbs.info import counts_text, shape_text, summarise
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -274,14 +274,10 @@ def _verify(ir: IR, arguments: argparse.Namespace, processed: Sequence[InputSpec
 
 
 def _form_lines(facts: dict[str, Any]) -> list[str]:
-    from torch_ir.analysis.cost_model.table_text import parameters_text, plural
     from torch_ir.analysis.cost_model.text_table import aligned
 
     step, cache = facts["step"], facts["cache"]
-    lines = [
-        f"{step['model_name']}: step {plural(step['num_nodes'], 'node')}, {plural(step['num_weights'], 'weight')}, "
-        f"{parameters_text(step['total_parameters'])} -> {facts['file']}"
-    ]
+    lines = [f"{step['model_name']}: step {counts_text(step)} -> {facts['file']}"]
     rows = [
         (each["name"], f"{each['dtype']}{shape_text(each['shape'])}", each["input"], each["output"])
         for each in cache[:_SHOWN]
@@ -312,11 +308,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         f"decode {plural(decode['num_nodes'], 'node')}, {plural(prefill['num_weights'], 'weight')}, "
         f"{parameters_text(prefill['total_parameters'])}{seconds} -> {facts['file']}"
     ]
-    lines += [
-        f"{name}: {plural(facts[name]['num_nodes'], 'node')}, {plural(facts[name]['num_weights'], 'weight')}, "
-        f"{parameters_text(facts[name]['total_parameters'])}"
-        for name in before
-    ]
+    lines += [f"{name}: {counts_text(facts[name])}" for name in before]
     rows = [
         (each["name"], f"{each['dtype']}{shape_text(each['shape'])}", each["prefill_output"], each["decode_input"],
          each["decode_output"] or "(unchanged)", str(each["bytes"]))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import MODELS
 from torch_ir.cli.verb import add_blocks, add_inputs, add_json, argument, save_graph, show
-from torch_ir.cli.verbs.info import summarise
+from torch_ir.cli.verbs.info import counts_text, summarise
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
     save_graph(captured.ir, arguments.output)
     entries = {name: len(body.nodes) for name, body in captured.ir.functions.items() if name in ("forward", "backward")}
     facts = {**summarise(captured.ir), "seconds": round(captured.seconds, 3), "file": arguments.output, **entries}
-    show(arguments, lambda: facts, lambda: _sentence(facts))
+    sentence = f"{facts['model_name']}: {counts_text(facts)} in {facts['seconds']:.2f} s -> {facts['file']}"
+    show(arguments, lambda: facts, lambda: sentence)
     return 0
 
 
@@ -98,12 +99,3 @@ def _loss(name: str | None) -> Any:
     if name not in known:
         raise CommandError(f"torch.nn.functional has no {name!r}{did_you_mean(str(name), known)}")
     return getattr(functional, name)
-
-
-def _sentence(facts: dict[str, Any]) -> str:
-    from torch_ir.analysis.cost_model.table_text import parameters_text, plural
-
-    return (
-        f"{facts['model_name']}: {plural(facts['num_nodes'], 'node')}, {plural(facts['num_weights'], 'weight')}, "
-        f"{parameters_text(facts['total_parameters'])} in {facts['seconds']:.2f} s -> {facts['file']}"
-    )
