@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torch_ir.errors import listed
 from torch_ir.ir import IR, Branch, Slot, TensorMeta
 from torch_ir.ir.graph.io_tree import Tree, flat, leaves
 from torch_ir.ops.pytree import structure_of
@@ -64,8 +65,7 @@ def _containers(tree: Tree) -> list[str]:
 
 
 def _listed(paths: list[str]) -> str:
-    shown = ", ".join(f"output{path}" for path in paths[:6])
-    return shown + (f" and {len(paths) - 6} more" if len(paths) > 6 else "") if paths else "nothing"
+    return listed([f"output{path}" for path in paths], 6) or "nothing"
 
 
 def details_of(
