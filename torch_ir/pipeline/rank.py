@@ -79,14 +79,11 @@ class StageRank:
         for send in self._sends:
             self._wire.send(made[send.value.name], send.target)
         left = enumerate(self.ir.returns.inputs)
-        return {place: made[tensor.name] for place, tensor in left if self._makes(tensor)}
+        return {place: made[tensor.name] for place, tensor in left if (tensor.producer is self.ir.nodes[self.number])}
 
     def _own(self, tensor: TensorMeta, value: Any) -> Any:
         """Return the shard of an input that a rank of a sharded stage needs."""
         return self.executor.rank.piece(self.stage, tensor, value) if isinstance(value, torch.Tensor) else value
-
-    def _makes(self, tensor: TensorMeta) -> bool:
-        return tensor.producer is self.ir.nodes[self.number]
 
 
 def _number_in(mesh: DeviceMesh, ir: IR) -> int:

@@ -48,13 +48,9 @@ def _what_file(path: Path) -> str:
         return "is an ONNX file; torch-ir captures PyTorch models, and writes ONNX"
     return (
         "is a graph file already; see `torch-ir info`"
-        if not is_model(str(path)) and _is_graph(path)
+        if not is_model(str(path)) and path.name.endswith((".json", ".json.gz", ".pb", ".binpb", ".ir"))
         else ("is not a model; write it as net.py:Net, package.module:Class, hf:llama, timm:resnet50 or model.pt2")
     )
-
-
-def _is_graph(path: Path) -> bool:
-    return path.name.endswith((".json", ".json.gz", ".pb", ".binpb", ".ir"))
 
 
 def _what_checkpoint(path: Path) -> str:
