@@ -16,6 +16,7 @@ from torch_ir.capture.naming.export_names import weight_name
 from torch_ir.errors import WeightLoadError
 from torch_ir.ir import IR, Branch, Dtype, OpNode, Origin, Param, Slot, TensorMeta
 from torch_ir.ir.graph.free_names import Names, fresh
+from torch_ir.ir.graph.io_tree import with_keywords
 from torch_ir.ir.regroup.functions import further_entries
 from torch_ir.llm.peft_adapter import AdaptedModule, Adapter, read_adapter, require_modules
 from torch_ir.ops.schema import name_arguments
@@ -238,11 +239,8 @@ def _chosen_update(
 def _append_inputs(graph: IR, given: Mapping[str, TensorMeta], row: TensorMeta) -> None:
     slots = count(len(graph.graph_inputs))
     stacks = Branch("dict", tuple(Slot(next(slots)) for _ in given), tuple(given))
-    positional, keywords = graph.input_tree.items
-    assert isinstance(keywords, Branch)  # the second part of a call
-    further = Branch("dict", (*keywords.items, stacks, Slot(next(slots))), (*keywords.keys, _LORA, _ROW))
     graph.graph_inputs += [*given.values(), row]
-    graph.input_tree = Branch("tuple", (positional, further))
+    graph.input_tree = with_keywords(graph.input_tree, {_LORA: stacks, _ROW: Slot(next(slots))})
 
 
 def _stacks(adapters: Sequence[Adapter]) -> Iterator[tuple[str, int, int, int]]:
