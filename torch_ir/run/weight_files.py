@@ -267,6 +267,12 @@ def weights_for(graphs: Iterable[IR], weights: Mapping[str, Any]) -> dict[str, A
     return plain
 
 
+def weights_read(ir: IR, weights: Mapping[str, _Kind]) -> dict[str, _Kind]:
+    """Return the weights that a graph reads."""
+    keys = (key for param in ir.params for key in (str(param.key), *param.stored_keys))
+    return {key: weights[key] for key in keys if key in weights}
+
+
 def _nested_offset(key: str, state: Weight) -> torch.Tensor | None:
     """Return the offset of doubly quantised weights of bitsandbytes, which it stores in JSON text."""
     if state.is_meta:

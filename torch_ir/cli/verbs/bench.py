@@ -152,8 +152,9 @@ def _weights(
 def _graph(ir: IR, weights: Mapping[str, Tensor], call: Call) -> Action:
     """Return a run of the graph in the executor."""
     from torch_ir.run import IRExecutor
+    from torch_ir.run.weight_files import weights_read
 
-    return _bound(IRExecutor(ir, _own_weights(ir, weights)), call)
+    return _bound(IRExecutor(ir, weights_read(ir, weights)), call)
 
 
 def _eager(ir: IR, weights: Mapping[str, Tensor], call: Call, model: nn.Module | None) -> Action:
@@ -165,16 +166,10 @@ def _eager(ir: IR, weights: Mapping[str, Tensor], call: Call, model: nn.Module |
 
 def _backend(name: str, level: str | None, ir: IR, weights: Mapping[str, Tensor], call: Call) -> Action:
     from torch_ir.backends import compile
+    from torch_ir.run.weight_files import weights_read
 
-    return _bound(
-        compile(ir, _own_weights(ir, weights), backend=name, level=level, verify=False), call
-    )  # the benchmark compares the results
-
-
-def _own_weights(ir: IR, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights that a graph uses."""
-    keys = {key for param in ir.params if param.param for key in param.param.keys}
-    return {key: value for key, value in weights.items() if key in keys}
+    compiled = compile(ir, weights_read(ir, weights), backend=name, level=level, verify=False)
+    return _bound(compiled, call)  # the benchmark compares the results
 
 
 def _bound(function: Callable[..., Any], call: Call) -> Action:
