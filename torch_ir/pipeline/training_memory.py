@@ -63,8 +63,8 @@ class TrainingReport:
         """Return the report as a table of at most this width."""
         titles = ("stage", "params", "weights", "state", "gradients", "saved", "in flight", "memory", "peak", "time")
         table = aligned([titles, *map(_cells, self.rows)], left=(0,), width=width)
-        told = f"{self.micro_batches} micro-batches, one forward and one backward in turn: a stage waits"
-        return "\n".join([*table, "", f"{told} {100 * self.bubble:.1f} % of the time if all take equally long"])
+        message = f"{self.micro_batches} micro-batches, one forward and one backward in turn: a stage waits"
+        return "\n".join([*table, "", f"{message} {100 * self.bubble:.1f} % of the time if all take equally long"])
 
 
 def training_report(ir: IR, micro_batches: int, *, device: Roofline = TYPICAL) -> TrainingReport:

@@ -40,8 +40,8 @@ def difference_in_float64(
     try:
         torch.manual_seed(0)
         outcome = IRExecutor(wide_ir, wide_weights, constants).run(flatten_call(wide_ir, *copied(wide_call)))
-        witness = Original(model, wide_ir, wide_weights).called(wide_call)
-        details, _ = details_of(wide_ir, outcome, witness, None, None)
+        reference = Original(model, wide_ir, wide_weights).called(wide_call)
+        details, _ = details_of(wide_ir, outcome, reference, None, None)
     except Exception:  # an operator or the model's code requires another dtype
         return None
     return next((f"{item['name']}: {item['reason']}" for item in details if not item["is_close"]), "")
