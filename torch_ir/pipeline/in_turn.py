@@ -13,11 +13,6 @@ from torch_ir.run.stored import Weight
 from torch_ir.run.weight_files import weights_read
 
 
-def run_in_turn(ir: IR, values: Sequence[Any], weights: Mapping[str, Weight]) -> list[Any]:
-    """Return the outputs of a pipeline for its inputs in order."""
-    return left_in_turn(ir, values, weights)[: len(ir.graph_outputs)]
-
-
 def left_in_turn(ir: IR, values: Sequence[Any], weights: Mapping[str, Weight]) -> list[Any]:
     """Return the outputs, then the new values of changed tensors."""
     if check_pipeline(ir).mesh:
