@@ -7,9 +7,7 @@ import warnings
 from torch import nn
 
 from torch_ir.capture.example_inputs import shared_inputs
-from torch_ir.capture.export.dynamic import (
-    Call,
-)
+from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.export.fake_weights import has_no_values
 from torch_ir.capture.state.class_questions import class_questions
 from torch_ir.capture.steps import RECORDING, STRICTLY

@@ -84,11 +84,7 @@ def _run(program: str, words: list[str]) -> int:
         parser.print_help()
         return 2
     try:
-        with (
-            terminable(),
-            progress(f"{program} {arguments.verb}", quiet=arguments.quiet),
-            _warnings_as_lines(program),
-        ):
+        with terminable(), progress(f"{program} {arguments.verb}", quiet=arguments.quiet), _warnings_as_lines(program):
             settle_stdout(arguments)
             refuse_overwriting(arguments)
             refuse_other_formats(arguments)

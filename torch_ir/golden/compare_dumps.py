@@ -184,10 +184,7 @@ def _agreement(expected: torch.Tensor, actual: torch.Tensor) -> tuple[float, flo
     lengths = float(one.norm() * other.norm())
     if not (noise and math.isfinite(noise) and math.isfinite(signal)):
         return None
-    return (
-        10 * math.log10(signal / noise) if signal else -math.inf,
-        float(one @ other) / lengths if lengths else 0.0,
-    )
+    return (10 * math.log10(signal / noise) if signal else -math.inf, float(one @ other) / lengths if lengths else 0.0)
 
 
 def _divergence(

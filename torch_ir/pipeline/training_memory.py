@@ -82,12 +82,7 @@ def training_report(ir: IR, micro_batches: int, *, device: Roofline = TYPICAL) -
 
 
 def _row(
-    stage: int,
-    in_flight: int,
-    is_summed: bool,
-    parts: Mapping[Part, OpNode],
-    graphs: Mapping[Part, IR],
-    clock: Clock,
+    stage: int, in_flight: int, is_summed: bool, parts: Mapping[Part, OpNode], graphs: Mapping[Part, IR], clock: Clock
 ) -> TrainingStageRow:
     held = {param.key: param for graph in graphs.values() for param in graph.params}
     state = sum(_bytes(param) for key, param in held.items() if str(key).startswith(f"{OPTIMIZER}."))

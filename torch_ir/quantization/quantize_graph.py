@@ -40,11 +40,7 @@ from torch_ir.rewrite import Builder
 
 
 def quantize(
-    ir: IR | Model,
-    recipe: RecipeLike,
-    *,
-    ranges: Ranges | None = None,
-    example_inputs: ExampleInputs | None = None,
+    ir: IR | Model, recipe: RecipeLike, *, ranges: Ranges | None = None, example_inputs: ExampleInputs | None = None
 ) -> tuple[IR, QuantizationReport]:
     """Return a quantised graph and a report of its layers; the given graph is not changed.
 

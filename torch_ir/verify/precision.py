@@ -22,11 +22,7 @@ _LARGEST = 1 << 28  # elements of all weights, which are copied
 
 
 def difference_in_float64(
-    ir: IR,
-    model: nn.Module,
-    call: Call,
-    weights: Mapping[str, torch.Tensor],
-    constants: Mapping[str, torch.Tensor],
+    ir: IR, model: nn.Module, call: Call, weights: Mapping[str, torch.Tensor], constants: Mapping[str, torch.Tensor]
 ) -> str | None:
     """Return what still differs in float64: "" if nothing, None if one of the sides cannot run there."""
     if not _can_widen(ir):

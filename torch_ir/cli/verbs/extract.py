@@ -13,16 +13,7 @@ from typing import Any
 
 from torch_ir.cli.arguments.graph_argument import MODELS
 from torch_ir.cli.stdout import STDOUT
-from torch_ir.cli.verb import (
-    add_blocks,
-    add_dequantize,
-    add_inputs,
-    add_json,
-    add_level,
-    argument,
-    save_graph,
-    show,
-)
+from torch_ir.cli.verb import add_blocks, add_dequantize, add_inputs, add_json, add_level, argument, save_graph, show
 from torch_ir.cli.verbs.info import counts_text, summarise
 from torch_ir.errors import CommandError
 

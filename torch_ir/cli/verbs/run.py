@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import (
-    add_backend,
-    add_inputs,
-    add_json,
-    add_seed,
-    argument,
-    load_checked,
-    read_weights,
-    show,
-)
+from torch_ir.cli.verb import add_backend, add_inputs, add_json, add_seed, argument, load_checked, read_weights, show
 from torch_ir.errors import CommandError
 from torch_ir.escaping import in_shell
 
