@@ -148,11 +148,10 @@ def _channels_last(bench: Bench, image: tuple[int, ...], weight: tuple[int, int]
 
 def _attention(bench: Bench, sizes: Sizes, is_masked: bool = False) -> list[Call]:
     heads, queries, keys, width = map(int, sizes)
-    given = [bench.tensor(1, heads, length, width) for length in (queries, keys, keys)]
-    if is_masked:
-        seen = torch.ones(1, 1, queries, keys, device=bench.device, dtype=torch.bool)
-        given.append(seen.tril(max(0, keys - queries)))
-    return [partial(functional.scaled_dot_product_attention, *given)]
+    query, key, value = (bench.tensor(1, heads, length, width) for length in (queries, keys, keys))
+    ones = torch.ones(1, 1, queries, keys, device=bench.device, dtype=torch.bool)
+    mask = ones.tril(max(0, keys - queries)) if is_masked else None
+    return [lambda: functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)]
 
 
 def _elements(bench: Bench, sizes: Sizes, tensors: float, multiple: int = 1) -> int:
