@@ -13,11 +13,12 @@ from torch._ops import OpOverload
 
 from torch_ir.analysis.cost_model.traffic import is_view
 from torch_ir.analysis.shapes.inference import Shapes
-from torch_ir.analysis.shapes.shape_rules import Made, is_row_major
+from torch_ir.analysis.shapes.shape_rules import Made
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.errors import ShapeError, TorchIRError
 from torch_ir.ir import IR, Dim, Expr, FunctionRef, OpNode, Param, Symbol, TensorMeta, evaluate
 from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.sizes.specialize import is_row_major
 from torch_ir.ops.calling import keywords, mapped, results
 from torch_ir.ops.schema import arguments, find_operator
 from torch_ir.ops.tensor_data import from_tensor

@@ -29,7 +29,7 @@ from torch_ir import (
     verify_pipeline,
 )
 from torch_ir.cli import main
-from torch_ir.pipeline.in_turn import run_in_turn
+from torch_ir.pipeline.in_turn import left_in_turn
 
 pytestmark = pytest.mark.usefixtures("_seeded", "_forked_python")
 IDS = torch.arange(32).reshape(4, 8) * 7 % 32
@@ -127,7 +127,7 @@ def test_a_sharded_graph_in_stages(ranks: LocalRanks) -> None:
     is_valid, report = verify_pipeline(pipeline, model, model.state_dict(), (IDS,), ranks=ranks)
     assert is_valid, report
     with pytest.raises(Exception, match="run in one process per rank; use run_pipeline"):
-        run_in_turn(pipeline, [IDS], model.state_dict())
+        left_in_turn(pipeline, [IDS], model.state_dict())
 
 
 def test_an_output_that_is_an_input_comes_back_as_it_was(pair: LocalRanks) -> None:

@@ -42,13 +42,7 @@ if TYPE_CHECKING:
     from torch_ir.golden import Comparison, compare_golden, write_golden
     from torch_ir.ir import IR, Limits, OpNode, Symbol, TensorMeta
     from torch_ir.ir.files.save import save_ir, serialize_ir
-    from torch_ir.ops import (
-        get_conversion_fn,
-        get_execution_fn,
-        list_registered_ops,
-        register_executor,
-        register_op,
-    )
+    from torch_ir.ops import get_conversion_fn, get_execution_fn, list_registered_ops, register_executor, register_op
     from torch_ir.passes import apply_rules, list_passes, named_pass, optimize, rule_pass, to_opset
     from torch_ir.pipeline import (
         PipelineReport,

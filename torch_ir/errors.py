@@ -236,6 +236,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def listed(names: Sequence[str], most: int) -> str:
+    """Return the first names, and how many others there are: `a, b and 3 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return an error message suffix with the nearest known word, or an empty string."""
     hint = suggestion(word, known)

@@ -8,8 +8,9 @@ next.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -59,10 +60,15 @@ class Bench:
         return [self.tensor(*shape) for _ in range(_INPUTS)]
 
 
+def _each(function: Callable[[Tensor], Any], inputs: Iterable[Tensor]) -> list[Call]:
+    """Return a call on each of some tensors."""
+    return [partial(function, x) for x in inputs]
+
+
 def _matmul(bench: Bench, sizes: Sizes) -> list[Call]:
     rows, columns, depth = map(int, sizes)
     x = bench.tensor(rows, depth)
-    return [lambda w=w: functional.linear(x, w) for w in bench.weights(columns, depth)]  # type: ignore[misc]
+    return _each(lambda w: functional.linear(x, w), bench.weights(columns, depth))
 
 
 def _batched_matmul(bench: Bench, sizes: Sizes) -> list[Call]:
@@ -84,7 +90,7 @@ def _conv(bench: Bench, sizes: Sizes) -> list[Call]:
     batch, height, width = _sides(places)
     x = bench.tensor(batch, inputs, height, width)
     weights = bench.weights(outputs, inputs, side, side)
-    return [lambda w=w: functional.conv2d(x, w, padding=side // 2) for w in weights]  # type: ignore[misc]
+    return _each(lambda w: functional.conv2d(x, w, padding=side // 2), weights)
 
 
 def _depthwise(bench: Bench, sizes: Sizes) -> list[Call]:
@@ -108,7 +114,7 @@ def _compiled_matmul(bench: Bench, sizes: Sizes) -> list[Call]:
     x = bench.tensor(rows, depth)
     pack, product = _operator("mkldnn._reorder_linear_weight.default"), _operator("mkldnn._linear_pointwise.default")
     weights = [pack(w, rows) for w in bench.weights(columns, depth, most=_MOST_PACKED)]
-    return [lambda w=w: product(x, w, None, "none", [], "") for w in weights]  # type: ignore[misc]
+    return _each(lambda w: product(x, w, None, "none", [], ""), weights)
 
 
 def _compiled_conv(bench: Bench, sizes: Sizes) -> list[Call]:
@@ -132,25 +138,19 @@ def _channels_last(bench: Bench, image: tuple[int, ...], weight: tuple[int, int]
     x = _laid_out(bench.tensor(*image))
     weights, pad = bench.weights(*weight, side, side, most=_MOST_PACKED), [side // 2] * 2
     if bench.device.type == "cuda":
-        laid = [_laid_out(w) for w in weights]
-        return [lambda w=w: functional.conv2d(x, w, padding=pad, groups=groups) for w in laid]  # type: ignore[misc]
+        return _each(lambda w: functional.conv2d(x, w, padding=pad, groups=groups), map(_laid_out, weights))
     pack = _operator("mkldnn._reorder_convolution_weight.default")
     convolution, ones = _operator("mkldnn._convolution_pointwise.default"), [1, 1]
     packed = [pack(w, pad, ones, ones, groups, list(image)) for w in weights]
     how: tuple[Any, ...] = (pad, ones, ones, groups, "none", [], "")
-    return [lambda w=w: convolution(x, w, None, *how) for w in packed]  # type: ignore[misc]
+    return _each(lambda w: convolution(x, w, None, *how), packed)
 
 
-def _attention(bench: Bench, sizes: Sizes) -> list[Call]:
+def _attention(bench: Bench, sizes: Sizes, is_masked: bool = False) -> list[Call]:
     heads, queries, keys, width = map(int, sizes)
     query, key, value = (bench.tensor(1, heads, length, width) for length in (queries, keys, keys))
-    return [lambda: functional.scaled_dot_product_attention(query, key, value)]
-
-
-def _masked_attention(bench: Bench, sizes: Sizes) -> list[Call]:
-    heads, queries, keys, width = map(int, sizes)
-    query, key, value = (bench.tensor(1, heads, length, width) for length in (queries, keys, keys))
-    mask = torch.ones(1, 1, queries, keys, device=bench.device, dtype=torch.bool).tril(max(0, keys - queries))
+    ones = torch.ones(1, 1, queries, keys, device=bench.device, dtype=torch.bool)
+    mask = ones.tril(max(0, keys - queries)) if is_masked else None
     return [lambda: functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)]
 
 
@@ -161,54 +161,50 @@ def _elements(bench: Bench, sizes: Sizes, tensors: float, multiple: int = 1) -> 
 
 def _unary(function: Callable[[Tensor], Any]) -> Callable[[Bench, Sizes], list[Call]]:
     def case(bench: Bench, sizes: Sizes) -> list[Call]:
-        inputs = bench.inputs(_elements(bench, sizes, 2))
-        return [lambda x=x.abs() + 0.5: function(x) for x in inputs]  # type: ignore[misc]
+        return _each(function, [x.abs() + 0.5 for x in bench.inputs(_elements(bench, sizes, 2))])
 
     return case
 
 
 def _rows(function: Callable[[Tensor], Any], tensors: float = 2) -> Callable[[Bench, Sizes], list[Call]]:
     def case(bench: Bench, sizes: Sizes) -> list[Call]:
-        inputs = bench.inputs(_elements(bench, sizes, tensors, _COLUMNS) // _COLUMNS, _COLUMNS)
-        return [lambda x=x: function(x) for x in inputs]  # type: ignore[misc]
+        return _each(function, bench.inputs(_elements(bench, sizes, tensors, _COLUMNS) // _COLUMNS, _COLUMNS))
 
     return case
 
 
-def _images(
-    function: Callable[[Tensor, Tensor], Any], tensors: float, channels: int = _CHANNELS
-) -> Callable[[Bench, Sizes], list[Call]]:
+def _images(function: Callable[[Tensor, Tensor], Any], tensors: float) -> Callable[[Bench, Sizes], list[Call]]:
     def case(bench: Bench, sizes: Sizes) -> list[Call]:
-        side = max(4, math.isqrt(_elements(bench, sizes, tensors, channels) // channels))
+        side = max(4, math.isqrt(_elements(bench, sizes, tensors, _CHANNELS) // _CHANNELS))
         batch = max(1, round(side**2 / 112**2))
         side = min(side, 112)
-        ones = bench.tensor(channels).abs()
-        return [lambda x=x: function(x, ones) for x in bench.inputs(batch, channels, side, side)]  # type: ignore[misc]
+        ones = bench.tensor(_CHANNELS).abs()
+        return _each(lambda x: function(x, ones), bench.inputs(batch, _CHANNELS, side, side))
 
     return case
 
 
 def _pointwise(bench: Bench, sizes: Sizes) -> list[Call]:
     inputs = bench.inputs(_elements(bench, sizes, 3))
-    return [lambda x=x, y=y: torch.add(x, y) for x, y in pairwise(inputs)]  # type: ignore[misc]
+    return [partial(torch.add, x, y) for x, y in pairwise(inputs)]
 
 
 def _cast(bench: Bench, sizes: Sizes) -> list[Call]:
     other = torch.bfloat16 if bench.dtype == torch.float32 else torch.float32
     inputs = bench.inputs(max(1, round(sizes[0] / (bench.dtype.itemsize + other.itemsize))))
-    return [lambda x=x: x.to(other) for x in inputs]  # type: ignore[misc]
+    return _each(lambda x: x.to(other), inputs)
 
 
 def _transpose(bench: Bench, sizes: Sizes) -> list[Call]:
     """The heads of attention, from places first to heads first."""
     rows = max(2, _elements(bench, sizes, 2) // _COLUMNS)  # of one row, the result is contiguous already
     inputs = bench.inputs(1, rows, _COLUMNS // _HEAD, _HEAD)
-    return [lambda x=x.transpose(1, 2): x.reshape(1, -1) for x in inputs]  # type: ignore[misc]
+    return _each(lambda x: x.reshape(1, -1), [x.transpose(1, 2) for x in inputs])
 
 
 def _cat(bench: Bench, sizes: Sizes) -> list[Call]:
     inputs = bench.inputs(max(1, _elements(bench, sizes, 4, _HEAD) // _HEAD), _HEAD)
-    return [lambda x=x, y=y: torch.cat((x, y)) for x, y in pairwise(inputs)]  # type: ignore[misc]
+    return [partial(torch.cat, pair) for pair in pairwise(inputs)]
 
 
 def _fill(bench: Bench, sizes: Sizes) -> list[Call]:
@@ -224,9 +220,7 @@ def _look_up(bench: Bench, sizes: Sizes, call: Callable[[Tensor, Tensor], Any]) 
 
 def _compiled_pool(bench: Bench, sizes: Sizes) -> list[Call]:
     side = max(4, math.isqrt(_elements(bench, sizes, 1.25, _CHANNELS) // _CHANNELS))
-    inputs = bench.inputs(1, _CHANNELS, side, side)
-    laid = [_laid_out(x) for x in inputs]
-    return [lambda x=x: functional.max_pool2d(x, 3, 2, 1) for x in laid]  # type: ignore[misc]
+    return _each(lambda x: functional.max_pool2d(x, 3, 2, 1), map(_laid_out, bench.inputs(1, _CHANNELS, side, side)))
 
 
 def _view(bench: Bench, sizes: Sizes) -> list[Call]:
@@ -243,7 +237,7 @@ CASES: dict[str, Callable[[Bench, Sizes], list[Call]]] = {
     "compiled_conv": _compiled_conv,
     "compiled_depthwise": _compiled_depthwise,
     "attention": _attention,
-    "masked_attention": _masked_attention,
+    "masked_attention": partial(_attention, is_masked=True),
     "view": _view,
     "pointwise": _pointwise,
     "gelu": _unary(functional.gelu),

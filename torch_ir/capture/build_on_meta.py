@@ -83,9 +83,5 @@ def meta_init() -> Iterator[None]:
     with torch_ir.meta_init():
         model = LlamaForCausalLM(config)
     """
-    hook = register_module_parameter_registration_hook(_MetaParameters())
-    try:
-        with _MetaAllocations():
-            yield
-    finally:
-        hook.remove()
+    with register_module_parameter_registration_hook(_MetaParameters()), _MetaAllocations():
+        yield

@@ -12,7 +12,7 @@ from torch import nn
 from torch_ir.capture.export.dynamic import Call
 from torch_ir.errors import ExportError, did_you_mean
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.graph.free_names import FreeNames, taken_names
 from torch_ir.ir.graph.tensor import Param
 from torch_ir.ops.guards import FIXED_VALUE
 from torch_ir.ops.tensor_data import from_tensor
@@ -78,7 +78,7 @@ def _require_same_form(name: str, example: Any, tensor: torch.Tensor) -> None:
 
 def guard_inputs(ir: IR, fixed: Mapping[str, torch.Tensor]) -> None:
     """Insert a guard for each input with a fixed value, by name, before all other nodes."""
-    names = FreeNames({tensor.name for tensor in ir.tensors()} | {node.name for node in ir.nodes})
+    names = FreeNames(taken_names(ir))
     guards = []
     for tensor in ir.graph_inputs:
         if tensor.name in fixed:

@@ -7,13 +7,11 @@ import warnings
 from torch import nn
 
 from torch_ir.capture.example_inputs import shared_inputs
-from torch_ir.capture.export.dynamic import (
-    Call,
-)
+from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.export.fake_weights import has_no_values
 from torch_ir.capture.state.class_questions import class_questions
 from torch_ir.capture.steps import RECORDING, STRICTLY
-from torch_ir.errors import CaptureWarning
+from torch_ir.errors import CaptureWarning, listed
 from torch_ir.ir import IR
 from torch_ir.ops.effects import is_opaque
 from torch_ir.ops.guards import DECISION, FIXED_SHAPE
@@ -73,9 +71,7 @@ def warn_of_lost_values(ir: IR) -> None:
     lost = [tensor for tensor in ir.params if tensor.param and not tensor.param.in_state_dict and not tensor.param.data]
     if not lost:
         return
-    names = ", ".join(f"{tensor.key!r}" for tensor in lost[:8]) + (
-        f" and {len(lost) - 8} more" if len(lost) > 8 else ""
-    )
+    names = listed([repr(tensor.key) for tensor in lost], 8)
     warnings.warn(
         f"the values of {names} are unknown: they were built on meta and no state dict holds them. Verification takes "
         "them from the original model; to keep them in the IR, build the model under torch_ir.meta_init(), or, where "

@@ -381,10 +381,7 @@ def _is_tracing_symbolically() -> bool:
     return is_tracing_here(_is_fx_tracing_flag) and not torch.compiler.is_compiling()  # type: ignore[name-defined]  # noqa: F821
 
 
-_QUESTIONS: dict[Any, Any] = {
-    torch.compiler.is_compiling: _is_compiling,
-    torch.compiler.is_exporting: _is_exporting,
-}
+_QUESTIONS: dict[Any, Any] = {torch.compiler.is_compiling: _is_compiling, torch.compiler.is_exporting: _is_exporting}
 if hasattr(_symbolic_trace, "_is_fx_tracing_flag"):  # up to 2.14 for the whole process, then for each thread
     _QUESTIONS[_symbolic_trace.is_fx_tracing] = _is_tracing
     _QUESTIONS[_symbolic_trace.is_fx_symbolic_tracing] = _is_tracing_symbolically

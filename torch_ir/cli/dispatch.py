@@ -18,7 +18,7 @@ from torch_ir.cli.progress import progress
 from torch_ir.cli.stdout import STDOUT, settle_stdout
 from torch_ir.cli.streams import guarded_streams
 from torch_ir.cli.termination import TerminatedError, terminable
-from torch_ir.cli.verb import print_json
+from torch_ir.cli.verb import add_verb, print_json
 from torch_ir.errors import (
     BackendWarning,
     CaptureWarning,
@@ -84,11 +84,7 @@ def _run(program: str, words: list[str]) -> int:
         parser.print_help()
         return 2
     try:
-        with (
-            terminable(),
-            progress(f"{program} {arguments.verb}", quiet=arguments.quiet),
-            _warnings_as_lines(program),
-        ):
+        with terminable(), progress(f"{program} {arguments.verb}", quiet=arguments.quiet), _warnings_as_lines(program):
             settle_stdout(arguments)
             refuse_overwriting(arguments)
             refuse_other_formats(arguments)
@@ -168,8 +164,8 @@ def build_parser(program: str = "torch-ir", word: str = "") -> Program:
     word = _OTHER_NAMES.get(word, word)
     names = [name for group in _GROUPS.values() for name in group]
     for name in [word] if word in names else names:
-        folder = _FOLDERS.get(name, "verbs")
-        importlib.import_module(f"torch_ir.cli.{folder}.{name.replace('-', '_')}").add_parser(parser.verbs)
+        verb = importlib.import_module(f"torch_ir.cli.{_FOLDERS.get(name, 'verbs')}.{name.replace('-', '_')}")
+        add_verb(parser, name, verb, [other for other, usual in _OTHER_NAMES.items() if usual == name])
     return parser
 
 

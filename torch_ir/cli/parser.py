@@ -6,12 +6,9 @@ import argparse
 import re
 import textwrap
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from torch_ir.errors import did_you_mean
-
-if TYPE_CHECKING:
-    Verbs = argparse._SubParsersAction["Parser"]
 
 # spaces inside quotes do not end a word, and an option stays with its value
 _WORD = re.compile(r"""(?:-[\w-]+ (?=[^-\s]))?(?:"[^"]*"|'[^']*'|[^\s"'])+""")
@@ -73,7 +70,7 @@ class Program(Parser):
     def __init__(self, groups: dict[str, tuple[str, ...]], **settings: Any) -> None:
         super().__init__(**settings)
         self._groups = groups
-        self.verbs: Verbs = self.add_subparsers(
+        self.verbs: argparse._SubParsersAction[Parser] = self.add_subparsers(
             dest="verb", prog=self.prog, metavar="COMMAND", help=argparse.SUPPRESS, parser_class=Parser
         )
 

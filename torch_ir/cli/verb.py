@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.models.model_kinds import did_you_mean_file, is_model
@@ -17,8 +18,7 @@ from torch_ir.errors import CommandError, MissingFileError, SerializationError, 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from torch_ir.cli.parser import Parser
-    from torch_ir.cli.parser import Verbs as Verbs
+    from torch_ir.cli.parser import Program
     from torch_ir.ir import IR
 
 # listed by name, so that help texts do not import torch; a test compares it with the backends' table
@@ -31,119 +31,108 @@ IN_PART = 4  # no difference was found, but not everything could be compared
 TEXT = ".ir"  # the suffix of files in the text form
 
 
-def add_verb(
-    verbs: Verbs,
-    name: str,
-    summary: str,
-    examples: str,
-    run: Callable[[argparse.Namespace], int],
-    other_names: Sequence[str] = (),
-) -> Parser:
-    """Add a verb whose help ends with examples; `run` takes the parsed arguments and returns the exit status."""
-    parser = verbs.add_parser(
+def add_verb(program: Program, name: str, verb: ModuleType, other_names: Sequence[str] = ()) -> None:
+    """Add a verb, a module with a SUMMARY, EXAMPLES, `add_arguments` and `run`, which returns the exit status."""
+    summary = verb.SUMMARY
+    parser = program.verbs.add_parser(
         name, aliases=other_names, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
     )
-    shown = [f"  {parser.prog} {example}".rstrip() for example in examples[1:-1].split("\n")]
+    shown = [f"  {parser.prog} {example}".rstrip() for example in verb.EXAMPLES[1:-1].split("\n")]
     parser.epilog = "\n".join(["examples:", *shown])
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress and no notes")
-    parser.add_argument(
-        "--import",
+    argument(parser, "-q --quiet", "show no progress and no notes")
+    argument(
+        parser,
+        "--import MODULE...",
+        "import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable",
         dest="imports",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable",
     )
-    parser.set_defaults(run=run)
-    return parser
+    verb.add_arguments(parser)
+    parser.set_defaults(run=verb.run)
+
+
+def argument(parser: argparse._ActionsContainer, spec: str, help: str, **options: Any) -> None:
+    """Add an argument: `file FILE`, `-o --output FILE`, `--json` (a flag), or `--at NAME...`, which may be repeated."""
+    *names, last = spec.split()
+    if last.startswith("-"):
+        parser.add_argument(*names, last, help=help, **{"action": "store_true", **options})
+    elif last.endswith("..."):
+        repeated = {"action": "append", "default": [], **options}
+        parser.add_argument(*names, metavar=last.removesuffix("..."), help=help, **repeated)
+    else:
+        parser.add_argument(*names, metavar=last, help=help, **options)
 
 
 def add_inputs(parser: argparse.ArgumentParser, dim_help: str) -> None:
     """Add the options for the inputs of a model."""
-    parser.add_argument(
-        "-i",
-        "--input",
-        action="append",
-        default=[],
-        metavar="SPEC",
-        help="an input: 1x3x224x224, ids=i64[batch,seq], i64[1,8]<100, x=@file.npy, @all.npz, flag=true; repeatable",
+    argument(
+        parser,
+        "-i --input SPEC...",
+        "an input: 1x3x224x224, ids=i64[batch,seq], i64[1,8]<100, x=@file.npy, @all.npz, flag=true; repeatable",
     )
-    parser.add_argument("-d", "--dim", action="append", default=[], metavar="NAME=SIZE", help=dim_help)
+    argument(parser, "-d --dim NAME=SIZE...", dim_help)
 
 
 def add_backend(parser: argparse.ArgumentParser) -> None:
     """Add the options for the back end."""
-    parser.add_argument(
-        "--backend",
-        default="torch",
-        metavar="NAME",
-        help=f"the back end: {', '.join(BACKENDS)} (default: torch)",
-    )
+    argument(parser, "--backend NAME", f"the back end: {', '.join(BACKENDS)} (default: torch)", default="torch")
     add_optimize(parser, "optimise the graph first: clean, basic or full (default: as it is)")
 
 
 def add_optimize(parser: argparse.ArgumentParser, text: str) -> None:
     """Add the option for the optimisation level."""
-    parser.add_argument("--level", choices=("clean", "basic", "full"), metavar="LEVEL", help=text)
+    argument(parser, "--level LEVEL", text, choices=("clean", "basic", "full"))
 
 
 def add_dequantize(parser: argparse.ArgumentParser) -> None:
     """Add `--dequantize` to a verb that captures models with quantised weights."""
-    parser.add_argument(
-        "--dequantize",
+    argument(
+        parser,
+        "--dequantize WHERE",
+        "quantised weights: once in the `prologue` (default), or in the `layer` that reads them, in each run",
         default="prologue",
-        metavar="WHERE",
-        help="quantised weights: once in the `prologue` (default), or in the `layer` that reads them, in each run",
     )
+
+
+def add_blocks(parser: argparse.ArgumentParser) -> None:
+    """Add `--blocks` to a verb that captures models."""
+    text = "repeated layers: `inline` (default), or as calls of one `function`"
+    argument(parser, "--blocks HOW", text, default="inline")
 
 
 def add_device(parser: argparse._ActionsContainer, text: str) -> None:
     """Add the option for the device of estimated times; `{}` in its help stands for what it accepts."""
     accepted = "peak=312TFLOPs,bw=2.0TB/s, a published one such as H100, a device file"
-    parser.add_argument("--device", metavar="DEVICE", help=text.format(accepted))
+    argument(parser, "--device DEVICE", text.format(accepted))
 
 
 def add_json(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    argument(parser, "--json", "print JSON")
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all random numbers (default: 0)")
+    argument(parser, "--seed N", "seed of all random numbers (default: 0)", type=int, default=0)
 
 
 def add_tolerances(parser: argparse.ArgumentParser, default: str) -> None:
     for kind in ("relative", "absolute"):
-        parser.add_argument(f"--{kind[0]}tol", type=float, metavar="X", help=f"{kind} tolerance (default: {default})")
+        argument(parser, f"--{kind[0]}tol X", f"{kind} tolerance (default: {default})", type=float)
 
 
 def add_sizes(parser: argparse._ActionsContainer, *, with_dim: bool = True) -> None:
     """Add the option for symbolic sizes; `--set` is an older spelling, and sizes for costs of a captured model."""
     if with_dim:
-        parser.add_argument(
-            "-d",
-            "--dim",
-            action="append",
-            default=[],
-            metavar="NAME=SIZE",
-            help="a value for a symbolic size; repeatable",
-        )
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=SIZE", help=argparse.SUPPRESS)
+        argument(parser, "-d --dim NAME=SIZE...", "a value for a symbolic size; repeatable")
+    argument(parser, "--set NAME=SIZE...", argparse.SUPPRESS)
 
 
 def add_level(parser: argparse._ActionsContainer) -> None:
     """Add the options for the granularity of a graph."""
-    parser.add_argument(
-        "--level",
-        metavar="LEVEL",
-        help="what a node is: a layer (`module`), a torch `function`, or an operator (`aten`); default: as it is",
+    argument(
+        parser,
+        "--level LEVEL",
+        "what a node is: a layer (`module`), a torch `function`, or an operator (`aten`); default: as it is",
     )
-    parser.add_argument(
-        "--leaf",
-        action="append",
-        default=[],
-        metavar="CLASS",
-        help="keep calls of this class whole, such as LlamaDecoderLayer; repeatable",
-    )
+    argument(parser, "--leaf CLASS...", "keep calls of this class whole, such as LlamaDecoderLayer; repeatable")
 
 
 def load_at_level(arguments: argparse.Namespace) -> IR:

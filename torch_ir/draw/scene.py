@@ -9,18 +9,19 @@ from types import EllipsisType
 
 from torch_ir.draw.assertions import without_checks
 from torch_ir.draw.depth import Parts, collapsed, flattened
-from torch_ir.draw.elements import Box, Edge, Item, Scene
+from torch_ir.draw.elements import Box, Edge, Item, Scene, Side
 from torch_ir.draw.focus import focused, named_by
 from torch_ir.draw.folding import Fold, Folding, folded, nodes_in, times, unfolded, without_ready
 from torch_ir.draw.heat import heated
 from torch_ir.draw.marks import MARKS, marked
 from torch_ir.draw.named_placeholders import named_placeholders
 from torch_ir.draw.stage import Stage
-from torch_ir.draw.training_sides import on_sides
 from torch_ir.draw.words import OPAQUE
 from torch_ir.ir import IR, OpNode
+from torch_ir.ir.graph.training_parts import part_of_path
 
 RADIUS = 3
+_FORWARD, _BACKWARD, _BOTH = "forward", "backward", "backward and update"
 
 
 def build_scene(
@@ -70,7 +71,7 @@ def build_scene(
     scene = replace(scene, legend=legend, note=_note(left_out, scene), wraps=is_short)
     if depth is not None:
         scene = replace(scene, items=tuple(_merged(scene.items)))
-    scene = on_sides(scene, ir)
+    scene = _on_sides(scene, ir)
     if marks:
         scene = marked(scene, marks)
     if heat is not None:
@@ -141,3 +142,15 @@ def _merged(items: Iterable[Item]) -> Iterator[Item]:
             yield item
         elif count := counts.pop((item.source, item.target), 0):
             yield replace(item, label=times(count))
+
+
+def _on_sides(scene: Scene, ir: IR) -> Scene:
+    """Return the scene of a training step in two columns; any other scene as it is."""
+    later = {node.name: part for node in ir.nodes if (part := part_of_path(node.origin.module))}
+    right = [box for box in scene.boxes if any(name in later for name in box.names)]
+    left = [box for box in scene.boxes if box.kind == "op" and box not in right]
+    if not left or not right:
+        return scene
+    title = _BOTH if len({later[name] for box in right for name in box.names if name in later}) > 1 else _BACKWARD
+    sides = (Side(_FORWARD, tuple(box.id for box in left)), Side(title, tuple(box.id for box in right)))
+    return replace(scene, sides=sides, wraps=True)

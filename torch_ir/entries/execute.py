@@ -12,7 +12,7 @@ from torch_ir.entries.entry_feeds import EXTENSION, Feed, entries_of, feeds_of
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR
 from torch_ir.run import IRExecutor
-from torch_ir.run.weight_files import weights_for
+from torch_ir.run.weight_files import weights_for, weights_read
 
 
 def bind_entries(ir: IR, weights: Mapping[str, Tensor]) -> dict[str, IRExecutor]:
@@ -49,12 +49,6 @@ def run_entries(ir: IR, weights: Mapping[str, Tensor], inputs: Mapping[str, Mapp
         fed = {feed.argument: _value(results, feed) for feed in own}
         results[name] = executors[name](**{**inputs.get(name, {}), **fed})
     return results
-
-
-def weights_read(ir: IR, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights that a graph reads."""
-    keys = {key for tensor in ir.params for key in (str(tensor.key), *tensor.stored_keys)}
-    return {key: value for key, value in weights.items() if key in keys}
 
 
 def _in_order(names: Iterable[str], feeds: list[Feed]) -> list[tuple[str, list[Feed]]]:

@@ -33,11 +33,7 @@ class Lineage(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does
             yield from ((origin, False) for origin in sorted(self._known[id(tensor)][1]))
 
     def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         given = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, Tensor)]

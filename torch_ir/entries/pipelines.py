@@ -17,7 +17,7 @@ from torch_ir.entries.extract_modules import entry_module, join, joined
 from torch_ir.entries.lineage import Lineage
 from torch_ir.errors import ExecutionError, ExportError
 from torch_ir.ir import IR
-from torch_ir.ir.graph.io_tree import Record, rebuild
+from torch_ir.ir.graph.io_tree import Record, SparseRecord, rebuild
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.ops.torch_types import TORCH_DTYPES
 
@@ -25,13 +25,6 @@ _METHODS = ("encode", "decode")  # of components, besides forward
 _DEVICES = ("_execution_device", "device")  # of pipelines: where they make their own tensors
 
 Handler = Callable[[str, Callable[..., Any], dict[str, Any]], Any]
-
-
-class _Output(Record):
-    """The output object of a component; fields without a value are None."""
-
-    def __getattr__(self, name: str) -> Any:
-        return None if name.startswith("__") else self.get(name)
 
 
 class _NewCall(BaseException):
@@ -179,7 +172,7 @@ def _zeros(ir: IR) -> list[Tensor]:
 
 
 def _as_output(found: Any) -> Any:
-    return _Output(found) if isinstance(found, Record) else found
+    return SparseRecord(found) if isinstance(found, Record) else found
 
 
 def _without_values(inputs: dict[str, Any]) -> dict[str, Any]:

@@ -89,13 +89,7 @@ class Side:
     """The graphs of one IR, including its functions, as records."""
 
     def __init__(
-        self,
-        ir: IR,
-        texts: Texts,
-        title: str,
-        sizes: Mapping[str, int],
-        marked: Marked,
-        beside: Beside | None = None,
+        self, ir: IR, texts: Texts, title: str, sizes: Mapping[str, int], marked: Marked, beside: Beside | None = None
     ) -> None:
         self.families = Families()
         self._texts = texts

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from torch_ir.errors import SerializationError, did_you_mean
+from torch_ir.errors import SerializationError, did_you_mean, listed
 from torch_ir.golden.dumps import Dumps, open_dumps
 from torch_ir.golden.pack import Pack, Value, read_pack
 from torch_ir.ir import Limits
@@ -72,7 +72,7 @@ class Comparison:
                     f"{summary.missing} missing, max diff {summary.max_diff:.3g}"
                 )
         if self.missing:
-            lines.append(f"  missing: {_listed(self.missing)}")
+            lines.append(f"  missing: {listed(self.missing, _SHOWN)}")
         lines += [f"  unknown: {name}" for name in self.unknown[:_SHOWN]]
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
@@ -125,7 +125,7 @@ def _compared(
     comparison.differing = [name for name, difference in differences.items() if difference.reason]
     comparison.unknown = _unknown(found, places, golden.values)
     comparison.modules = _roll_up(golden.values, differences)
-    comparison.notes += [f"{note}: {_listed(names)}" for note, names in converted.items()]
+    comparison.notes += [f"{note}: {listed(names, _SHOWN)}" for note, names in converted.items()]
     return comparison
 
 
@@ -184,10 +184,7 @@ def _agreement(expected: torch.Tensor, actual: torch.Tensor) -> tuple[float, flo
     lengths = float(one.norm() * other.norm())
     if not (noise and math.isfinite(noise) and math.isfinite(signal)):
         return None
-    return (
-        10 * math.log10(signal / noise) if signal else -math.inf,
-        float(one @ other) / lengths if lengths else 0.0,
-    )
+    return (10 * math.log10(signal / noise) if signal else -math.inf, float(one @ other) / lengths if lengths else 0.0)
 
 
 def _divergence(
@@ -233,7 +230,3 @@ def _roll_up(values: Iterable[Value], differences: Mapping[str, Difference]) -> 
                 summary.differing += difference.reason != ""
                 summary.max_diff = max(summary.max_diff, difference.max_diff)
     return list(summaries.values())
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,9 +12,8 @@ from torch import Tensor
 
 from torch_ir.errors import ExportError
 from torch_ir.llm import dequantize
-from torch_ir.llm.quantized import StoredWeight
+from torch_ir.llm.quantized import Store, StoredWeight, empty
 
-_Store = Callable[[str, Tensor], StoredWeight]
 _ALLOWED: Mapping[str, tuple[Any, ...]] = {
     "num_bits": (2, 4, 8), "type": ("int", "float"), "dynamic": (False, None),
     "strategy": ("tensor", "channel", "group", "tensor_group", "block"),
@@ -24,7 +23,7 @@ _ALLOWED: Mapping[str, tuple[Any, ...]] = {
 _FREE = ("block_structure", "group_size", "observer", "observer_kwargs")
 
 
-def stores(settings: Mapping[str, Any]) -> list[tuple[list[str], _Store]]:
+def stores(settings: Mapping[str, Any]) -> list[tuple[list[str], Store]]:
     """Return the groups of a configuration: the modules that each targets, and how it stores a weight."""
     groups = []
     for name, group in (settings.get("config_groups") or {}).items():
@@ -51,7 +50,7 @@ def _check(name: str, scheme: Mapping[str, Any]) -> None:
             )
 
 
-def _store_of(form: str, scheme: Mapping[str, Any], name: str) -> _Store:
+def _store_of(form: str, scheme: Mapping[str, Any], name: str) -> Store:
     bits, is_float = scheme.get("num_bits", 8), scheme.get("type") == "float"
     if form == "pack-quantized" and not is_float:
         return partial(_packed, scheme=scheme)
@@ -64,10 +63,6 @@ def _store_of(form: str, scheme: Mapping[str, Any], name: str) -> _Store:
     raise ExportError(
         f"{name!r} of compressed-tensors has the format {form!r} with {bits} bits, which is not supported"
     )
-
-
-def _empty(*shape: int, dtype: torch.dtype) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def _scales(weight: Tensor, scheme: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, int] | None]:
@@ -84,9 +79,9 @@ def _scales(weight: Tensor, scheme: Mapping[str, Any]) -> tuple[tuple[int, ...],
 
 def _plain(key: str, weight: Tensor, *, scheme: Mapping[str, Any], dtype: torch.dtype) -> StoredWeight:
     shape, block = _scales(weight, scheme)
-    tensors = {key: weight.to(dtype), f"{key}_scale": _empty(*shape, dtype=weight.dtype)}
+    tensors = {key: weight.to(dtype), f"{key}_scale": empty(*shape, dtype=weight.dtype)}
     if not scheme.get("symmetric", True):
-        tensors[f"{key}_zero_point"] = _empty(*shape, dtype=torch.int8)
+        tensors[f"{key}_zero_point"] = empty(*shape, dtype=torch.int8)
     return StoredWeight("affine", tensors, partial(dequantize.affine, dtype=weight.dtype, block=block))
 
 
@@ -96,11 +91,11 @@ def _packed(key: str, weight: Tensor, *, scheme: Mapping[str, Any]) -> StoredWei
     if len(shape) != 2 or (block is not None and block[0] != 1):
         raise ExportError(f"{key!r} is packed with strategy {scheme.get('strategy')!r}, which is not supported")
     tensors = {
-        f"{key}_packed": _empty(rows, _words(columns, bits), dtype=torch.int32),
-        f"{key}_scale": _empty(*shape, dtype=weight.dtype),
+        f"{key}_packed": empty(rows, _words(columns, bits), dtype=torch.int32),
+        f"{key}_scale": empty(*shape, dtype=weight.dtype),
     }
     if not scheme.get("symmetric", True):
-        tensors[f"{key}_zero_point"] = _empty(_words(rows, bits), shape[1], dtype=torch.int32)
+        tensors[f"{key}_zero_point"] = empty(_words(rows, bits), shape[1], dtype=torch.int32)
     group = columns if block is None else block[1]
     options = partial(dequantize.packed_affine, dtype=weight.dtype, bits=bits, shape=(rows, columns), group=group)
     return StoredWeight("packed", tensors, options, takes_stacks=len(tensors) == 2)  # zero points are transposed
@@ -113,8 +108,8 @@ def _words(size: int, bits: int) -> int:
 def _nvfp4(key: str, weight: Tensor) -> StoredWeight:
     rows, columns = weight.shape
     tensors = {
-        f"{key}_packed": _empty(rows, columns // 2, dtype=torch.uint8),
-        f"{key}_scale": _empty(rows, columns // 16, dtype=torch.float8_e4m3fn),
-        f"{key}_global_scale": _empty(1, dtype=torch.float32),
+        f"{key}_packed": empty(rows, columns // 2, dtype=torch.uint8),
+        f"{key}_scale": empty(rows, columns // 16, dtype=torch.float8_e4m3fn),
+        f"{key}_global_scale": empty(1, dtype=torch.float32),
     }
     return StoredWeight("nvfp4", tensors, partial(dequantize.nvfp4, dtype=weight.dtype, divide=True))

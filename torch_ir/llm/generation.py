@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torch_ir.entries.execute import weights_read
 from torch_ir.errors import ExecutionError, first_line
 from torch_ir.ir import IR, TensorMeta, evaluate
 from torch_ir.llm.cache_layout import CACHE, cache_map, decode_graph, keyword_inputs
@@ -22,7 +21,7 @@ from torch_ir.llm.run_encoders import Encoders
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.run import IRExecutor
 from torch_ir.run.tolerances import compare
-from torch_ir.run.weight_files import weights_for
+from torch_ir.run.weight_files import weights_for, weights_read
 
 _Step = Callable[..., Any]
 _EVERY_STEP = ("lora", "adapter")  # inputs of all graphs, see lora_as_inputs

@@ -6,6 +6,7 @@ from torch_ir.analysis.memory.aliasing import memory_of
 from torch_ir.errors import ExportError
 from torch_ir.ir import IR, Branch, Slot, TensorMeta
 from torch_ir.ir.graph.free_names import Names, fresh
+from torch_ir.ir.graph.io_tree import with_keywords
 from torch_ir.llm.cache_layout import CACHE, DECODE, cache_outputs, decode_graph, keyword_inputs
 
 
@@ -37,12 +38,14 @@ def _with_changes(ir: IR, missing: dict[str, TensorMeta]) -> IR:
     """Turn the cache outputs of a graph into changes of its cache inputs; those in `missing` become inputs first."""
     made = cache_outputs(ir)
     taken = Names(tensor.name for tensor in ir.tensors())
-    for name, like in missing.items():
-        tensor = made[name].copy(fresh(like.name, taken))
-        tensor.stride = None
-        ir.graph_inputs.append(tensor)
-        _add_input(ir, name)
     given = keyword_inputs(ir, CACHE)
+    for name, like in missing.items():
+        given[name] = made[name].copy(fresh(like.name, taken))
+        given[name].stride = None
+        ir.graph_inputs.append(given[name])
+    if missing:
+        slots = tuple(Slot(ir.graph_inputs.index(tensor)) for tensor in given.values())
+        ir.input_tree = with_keywords(ir.input_tree, {CACHE: Branch("dict", slots, tuple(given))})
     changes = [(given[name], value) for name, value in made.items() if given[name] is not value]
     tree = ir.output_tree
     assert isinstance(tree, Branch)  # extract_llm returns a dict
@@ -52,18 +55,6 @@ def _with_changes(ir: IR, missing: dict[str, TensorMeta]) -> IR:
     ir.output_tree = Branch("dict", tuple(map(Slot, range(len(kept)))), tuple(key for key, _ in kept))
     ir.mutations = list({**dict(ir.mutations), **dict(changes)}.items())  # decode may write to a state already
     return ir.check()
-
-
-def _add_input(ir: IR, name: str) -> None:
-    """Add the last input to the keyword argument `cache`."""
-    positional, keywords = ir.input_tree.items
-    assert isinstance(keywords, Branch)  # the second part of a call
-    entries = dict(zip(keywords.keys, keywords.items, strict=True))
-    cache = entries.get(CACHE, Branch("dict", (), ()))
-    assert isinstance(cache, Branch)
-    slot = Slot(len(ir.graph_inputs) - 1)
-    entries[CACHE] = Branch("dict", (*cache.items, slot), (*cache.keys, name))
-    ir.input_tree = Branch("tuple", (positional, Branch("dict", tuple(entries.values()), tuple(entries))))
 
 
 def _shown(tensor: TensorMeta) -> str:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from torch_ir.analysis.values.rewrite_context import Knowledge
+from torch_ir.entries.entry_feeds import Feed, describe
 from torch_ir.ir import IR, Branch, Slot, TensorMeta
 from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ir.regroup.functions import further_entries
@@ -50,14 +51,8 @@ def entry_map(ir: IR) -> list[Edge]:
 
 def describe_entries(ir: IR) -> dict[str, Any]:
     """Return the entry points and their map as JSON, for the extensions of the graph."""
-    graphs = entry_graphs(ir)
-    return {
-        "graphs": {name: [tensor.name for tensor in graph.graph_inputs] for name, graph in graphs.items()},
-        "edges": [
-            {"from": edge.source, "to": edge.target, "argument": edge.argument, "place": edge.place}
-            for edge in entry_map(ir)
-        ],
-    }
+    feeds = (Feed(edge.source, edge.place, edge.target, edge.argument) for edge in entry_map(ir))
+    return describe(entry_graphs(ir), feeds)
 
 
 def join_encoders(ir: IR, encoders: Mapping[str, IR]) -> None:

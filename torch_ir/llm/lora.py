@@ -15,7 +15,8 @@ from torch import Tensor
 from torch_ir.capture.naming.export_names import weight_name
 from torch_ir.errors import WeightLoadError
 from torch_ir.ir import IR, Branch, Dtype, OpNode, Origin, Param, Slot, TensorMeta
-from torch_ir.ir.graph.free_names import Names, fresh
+from torch_ir.ir.graph.free_names import Names, fresh, taken_names
+from torch_ir.ir.graph.io_tree import with_keywords
 from torch_ir.ir.regroup.functions import further_entries
 from torch_ir.llm.peft_adapter import AdaptedModule, Adapter, read_adapter, require_modules
 from torch_ir.ops.schema import name_arguments
@@ -87,8 +88,7 @@ class _Merging:
 
     def __init__(self, graph: IR, adapter: Adapter) -> None:
         self.graph, self.adapter = graph, adapter
-        self.taken = Names(tensor.name for tensor in graph.tensors())
-        self.taken |= {node.name for node in graph.nodes}
+        self.taken = taken_names(graph)
         self.nodes: list[OpNode] = []
         self.params: list[TensorMeta] = []
 
@@ -182,8 +182,7 @@ def _node(
 
 def _add_inputs(graph: IR, adapters: Sequence[Adapter]) -> set[str]:
     """Add the update of a chosen adapter to each adapted linear layer; return the modules that are in this graph."""
-    taken = Names(tensor.name for tensor in graph.tensors())
-    taken |= {node.name for node in graph.nodes}
+    taken = taken_names(graph)
     readers = _readers(graph)
     batch = graph.graph_inputs[0].shape[0]
     row = TensorMeta(fresh(_ROW, taken), (batch,), "int64")
@@ -238,11 +237,8 @@ def _chosen_update(
 def _append_inputs(graph: IR, given: Mapping[str, TensorMeta], row: TensorMeta) -> None:
     slots = count(len(graph.graph_inputs))
     stacks = Branch("dict", tuple(Slot(next(slots)) for _ in given), tuple(given))
-    positional, keywords = graph.input_tree.items
-    assert isinstance(keywords, Branch)  # the second part of a call
-    further = Branch("dict", (*keywords.items, stacks, Slot(next(slots))), (*keywords.keys, _LORA, _ROW))
     graph.graph_inputs += [*given.values(), row]
-    graph.input_tree = Branch("tuple", (positional, further))
+    graph.input_tree = with_keywords(graph.input_tree, {_LORA: stacks, _ROW: Slot(next(slots))})
 
 
 def _stacks(adapters: Sequence[Adapter]) -> Iterator[tuple[str, int, int, int]]:

@@ -17,7 +17,7 @@ from torch_ir.capture.instrument import set_attribute
 from torch_ir.entries.entry_feeds import plain_path
 from torch_ir.errors import ExportError
 from torch_ir.ir import IR, TensorMeta
-from torch_ir.ir.graph.io_tree import Record, Slot, leaves, rebuild
+from torch_ir.ir.graph.io_tree import Record, Slot, SparseRecord, leaves, rebuild
 from torch_ir.llm.entry_points import Call, DecoderOnly, Example
 from torch_ir.llm.generating_module import decoding_module
 from torch_ir.llm.image_positions import POSITIONS, prompt_positions
@@ -26,13 +26,6 @@ from torch_ir.llm.placeholder_check import counted_placeholders
 from torch_ir.ops.torch_types import TORCH_DTYPES
 
 _GIVEN = "mm_encoder_outputs"  # the argument of forward for results of encoders
-
-
-class Features(Record):
-    """The output object of an encoder; as in `transformers`, fields without a value are None."""
-
-    def __getattr__(self, name: str) -> Any:
-        return None if name.startswith("__") else self.get(name)
 
 
 @dataclass
@@ -165,7 +158,7 @@ class Multimodal(DecoderOnly):
     def _features(self, modality: str, tensors: Mapping[str, Tensor]) -> Any:
         """Return what the encoder of a model returns, with these tensors."""
         found = rebuild(self.encoded[modality].output_tree, list(tensors.values()))
-        return Features(found) if isinstance(found, Record) else found
+        return SparseRecord(found) if isinstance(found, Record) else found
 
     @contextmanager
     def _replaced_encoders(self, features: Mapping[str, Any], entry: Any) -> Iterator[None]:

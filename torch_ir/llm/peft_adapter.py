@@ -140,14 +140,7 @@ def _module(
     if _NORM in parts and config.get("fan_in_fan_out"):
         raise WeightLoadError(f"DoRA of {name!r:.120}, whose weight is stored transposed, is not supported")
     return AdaptedModule(
-        name,
-        parts[_DOWN],
-        parts[_UP],
-        down[0],
-        alpha / divisor,
-        parts.get(_NORM),
-        parts.get(_WHOLE),
-        is_embedding,
+        name, parts[_DOWN], parts[_UP], down[0], alpha / divisor, parts.get(_NORM), parts.get(_WHOLE), is_embedding
     )
 
 

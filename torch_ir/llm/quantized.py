@@ -92,7 +92,7 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _empty(*shape: int, dtype: torch.dtype) -> Tensor:
+def empty(*shape: int, dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
@@ -109,7 +109,9 @@ def _is_projection(key: str, module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or (weight.dim() == 3 and not is_convolution)
 
 
-def _unless_skipped(skipped: Collection[str] | None, model: Any) -> Callable[[str, str, nn.Module], bool]:
+def _unless_skipped(
+    skipped: Collection[str] | None, model: Any, kind: type[nn.Module] = nn.Module
+) -> Callable[[str, str, nn.Module], bool]:
     """Select the projections except those listed, by name in the checkpoint or in the model, as transformers does."""
     from transformers.quantizers.base import get_keys_to_not_convert
     from transformers.quantizers.quantizers_utils import should_convert_module
@@ -121,7 +123,9 @@ def _unless_skipped(skipped: Collection[str] | None, model: Any) -> Callable[[st
         return bool(should_convert_module(name, patterns))
 
     def is_stored(key: str, own: str, module: nn.Module) -> bool:
-        return _is_projection(own, module) and is_covered(_module(own)) and is_covered(_module(key))
+        if not isinstance(module, kind) or not _is_projection(own, module):
+            return False
+        return is_covered(_module(own)) and is_covered(_module(key))
 
     return is_stored
 
@@ -136,7 +140,7 @@ def _read_fp8(settings: dict[str, Any], model: Any) -> Quantization:
         grid = _grid(weight, block) if block else ()
         tensors = {
             key: weight.to(torch.float8_e4m3fn),
-            f"{key}_scale_inv": _empty(*grid, dtype=torch.float32),
+            f"{key}_scale_inv": empty(*grid, dtype=torch.float32),
         }
         function = partial(dequantize.fp8, dtype=weight.dtype, block=block or None)
         return StoredWeight("fp8", tensors, function, takes_stacks=True)
@@ -159,8 +163,8 @@ def _read_mxfp4(settings: dict[str, Any], model: Any) -> Quantization:
         experts, inputs, outputs = weight.shape
         _must_divide(key, inputs, 32)
         tensors = {
-            f"{key}_blocks": _empty(experts, outputs, inputs // 32, 16, dtype=torch.uint8),
-            f"{key}_scales": _empty(experts, outputs, inputs // 32, dtype=torch.uint8),
+            f"{key}_blocks": empty(experts, outputs, inputs // 32, 16, dtype=torch.uint8),
+            f"{key}_scales": empty(experts, outputs, inputs // 32, dtype=torch.uint8),
         }
         return StoredWeight("mxfp4", tensors, partial(dequantize.mxfp4, dtype=weight.dtype))
 
@@ -192,10 +196,10 @@ def _read_gptq(settings: dict[str, Any], model: Any) -> Quantization:
         _must_divide(key, outputs, words)
         name = _module(key)
         tensors = {
-            f"{name}.qweight": _empty(inputs // words, outputs, dtype=torch.int32),
-            f"{name}.qzeros": _empty(groups, outputs // words, dtype=torch.int32),
-            f"{name}.scales": _empty(groups, outputs, dtype=torch.float16),
-            f"{name}.g_idx": _empty(inputs, dtype=torch.int32),
+            f"{name}.qweight": empty(inputs // words, outputs, dtype=torch.int32),
+            f"{name}.qzeros": empty(groups, outputs // words, dtype=torch.int32),
+            f"{name}.scales": empty(groups, outputs, dtype=torch.float16),
+            f"{name}.g_idx": empty(inputs, dtype=torch.int32),
         }
         return StoredWeight("gptq", tensors, partial(dequantize.gptq, dtype=weight.dtype, bits=bits, offset=offset))
 
@@ -216,9 +220,9 @@ def _read_awq(settings: dict[str, Any], model: Any) -> Quantization:
         _must_divide(key, outputs, 8)
         name = _module(key)
         tensors = {
-            f"{name}.qweight": _empty(inputs, outputs // 8, dtype=torch.int32),
-            f"{name}.qzeros": _empty(inputs // size, outputs // 8, dtype=torch.int32),
-            f"{name}.scales": _empty(inputs // size, outputs, dtype=torch.float16),
+            f"{name}.qweight": empty(inputs, outputs // 8, dtype=torch.int32),
+            f"{name}.qzeros": empty(inputs // size, outputs // 8, dtype=torch.int32),
+            f"{name}.scales": empty(inputs // size, outputs, dtype=torch.float16),
         }
         return StoredWeight("awq", tensors, partial(dequantize.awq, dtype=weight.dtype))
 
@@ -231,11 +235,7 @@ _BLOCK, _NESTED_BLOCK = 64, 256  # fixed in checkpoints of transformers
 
 
 def _read_bitsandbytes(settings: dict[str, Any], model: Any) -> Quantization:
-    covers = _unless_skipped(settings.get("llm_int8_skip_modules"), model)
-
-    def is_stored(key: str, own: str, module: nn.Module) -> bool:
-        return isinstance(module, nn.Linear) and covers(key, own, module)
-
+    is_stored = _unless_skipped(settings.get("llm_int8_skip_modules"), model, nn.Linear)
     if not settings.get("load_in_4bit", settings.get("_load_in_4bit", False)):
         return Quantization(is_stored, _store_int8)
     nested = bool(settings.get("bnb_4bit_use_double_quant", False))
@@ -245,7 +245,7 @@ def _read_bitsandbytes(settings: dict[str, Any], model: Any) -> Quantization:
 def _store_int8(key: str, weight: Tensor) -> StoredWeight:
     tensors = {
         key: weight.to(torch.int8),
-        f"{_module(key)}.SCB": _empty(weight.shape[0], dtype=torch.float32),
+        f"{_module(key)}.SCB": empty(weight.shape[0], dtype=torch.float32),
     }
     return StoredWeight("int8", tensors, partial(dequantize.int8_rows, dtype=weight.dtype))
 
@@ -254,17 +254,17 @@ def _store_4bit(key: str, weight: Tensor, *, nested: bool, kind: str) -> StoredW
     _must_divide(key, weight.numel(), _BLOCK)
     blocks = weight.numel() // _BLOCK
     tensors = {
-        key: _empty(weight.numel() // 2, 1, dtype=torch.uint8),
-        f"{key}.absmax": _empty(blocks, dtype=torch.uint8 if nested else torch.float32),
-        f"{key}.quant_map": _empty(16, dtype=torch.float32),
+        key: empty(weight.numel() // 2, 1, dtype=torch.uint8),
+        f"{key}.absmax": empty(blocks, dtype=torch.uint8 if nested else torch.float32),
+        f"{key}.quant_map": empty(16, dtype=torch.float32),
     }
     options: dict[str, Any] = {"dtype": weight.dtype, "shape": tuple(weight.shape), "block": _BLOCK}
     if not nested:
         return StoredWeight(kind, tensors, partial(dequantize.blocks_4bit, **options))
     tensors |= {
-        f"{key}.nested_absmax": _empty(math.ceil(blocks / _NESTED_BLOCK), dtype=torch.float32),
-        f"{key}.nested_quant_map": _empty(256, dtype=torch.float32),
-        f"{key}.nested_offset": _empty(dtype=torch.float32),  # stored in JSON; `load_weights` returns it as a tensor
+        f"{key}.nested_absmax": empty(math.ceil(blocks / _NESTED_BLOCK), dtype=torch.float32),
+        f"{key}.nested_quant_map": empty(256, dtype=torch.float32),
+        f"{key}.nested_offset": empty(dtype=torch.float32),  # stored in JSON; `load_weights` returns it as a tensor
     }
     return StoredWeight(kind, tensors, partial(dequantize.blocks_4bit_nested, **options, nested_block=_NESTED_BLOCK))
 
@@ -315,14 +315,14 @@ def _read_modelopt(settings: dict[str, Any], model: Any) -> Quantization:
 
     def store(key: str, weight: Tensor) -> StoredWeight:
         if is_fp8:
-            tensors = {key: weight.to(torch.float8_e4m3fn), f"{key}_scale": _empty(dtype=torch.float32)}
+            tensors = {key: weight.to(torch.float8_e4m3fn), f"{key}_scale": empty(dtype=torch.float32)}
             return StoredWeight("fp8", tensors, partial(dequantize.fp8, dtype=weight.dtype), takes_stacks=True)
         outputs, inputs = weight.shape
         _must_divide(key, inputs, 16)
         tensors = {
-            key: _empty(outputs, inputs // 2, dtype=torch.uint8),
-            f"{key}_scale": _empty(outputs, inputs // 16, dtype=torch.float8_e4m3fn),
-            f"{key}_scale_2": _empty(dtype=torch.float32),
+            key: empty(outputs, inputs // 2, dtype=torch.uint8),
+            f"{key}_scale": empty(outputs, inputs // 16, dtype=torch.float8_e4m3fn),
+            f"{key}_scale_2": empty(dtype=torch.float32),
         }
         return StoredWeight("nvfp4", tensors, partial(dequantize.nvfp4, dtype=weight.dtype, divide=False))
 
@@ -335,12 +335,8 @@ def _read_modelopt(settings: dict[str, Any], model: Any) -> Quantization:
 def _read_torchao(settings: dict[str, Any], model: Any) -> Quantization:
     from torch_ir.llm.torchao_weights import store_with
 
-    covers = _unless_skipped(settings.get("modules_to_not_convert"), model)
-
-    def is_stored(key: str, own: str, module: nn.Module) -> bool:
-        return isinstance(module, nn.Linear) and covers(key, own, module)
-
-    return Quantization(is_stored, store_with(settings))
+    covers = _unless_skipped(settings.get("modules_to_not_convert"), model, nn.Linear)
+    return Quantization(covers, store_with(settings))
 
 
 _METHODS: dict[str, _Method] = {

@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from torch_ir.entries.execute import weights_read
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, Branch
 from torch_ir.llm.joined_entries import ENCODE, MODALITIES, PROJECT, entry_graphs
 from torch_ir.run import IRExecutor
+from torch_ir.run.weight_files import weights_read
 
 
 class Encoders:

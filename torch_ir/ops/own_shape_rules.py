@@ -254,11 +254,7 @@ def _batch_norm(
 
 
 def _layer_norm(
-    input: torch.Tensor,
-    shape: _Sizes,
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    *_: Any,
+    input: torch.Tensor, shape: _Sizes, weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, *_: Any
 ) -> torch.Tensor:
     _floats(input, weight, bias)
     _row_major(input)

@@ -10,6 +10,7 @@ from typing import Any
 from torch_ir.analysis.cost_model.measure import TITLES, Measure, measured_in_all, side_by_side
 from torch_ir.analysis.cost_model.table_text import human
 from torch_ir.analysis.cost_model.text_table import aligned
+from torch_ir.errors import listed
 from torch_ir.ir import IR
 from torch_ir.passes.random_check import Proof
 from torch_ir.rewrite.change_log import Change, Decline
@@ -94,6 +95,5 @@ class Report:
 
 
 def _counted(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _SHOWN_NODES} more" if len(nodes) > _SHOWN_NODES else ""
     times = "once" if len(nodes) == 1 else f"{len(nodes)} times"
-    return f"{times}, at {', '.join(nodes[:_SHOWN_NODES])}{more}"
+    return f"{times}, at {listed(nodes, _SHOWN_NODES)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch_ir.analysis.shapes.open_sizes import decided_by_data, inside
 from torch_ir.ir import IR, Expr, OpNode
-from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.graph.free_names import FreeNames, taken_names
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ir.sizes.specialize import squeezed_sizes
 
@@ -18,7 +18,7 @@ _ASSERT = "aten._assert_scalar.default"
 def keep_squeezed_sizes(ir: IR, caller: IR) -> None:
     """Require every symbolic size that a node would drop at 1 to differ from 1, in a graph and its functions."""
     nodes: list[OpNode] = []
-    names = FreeNames({node.name for node in ir.nodes} | {tensor.name for tensor in ir.tensors()})
+    names = FreeNames(taken_names(ir))
     for node in ir.nodes:
         for dim in dict.fromkeys(squeezed_sizes(node)):
             if isinstance(dim, str) and not _is_never_one(dim, ir, caller):

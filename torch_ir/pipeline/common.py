@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch_ir.analysis.dependencies.slices import needed_for
 from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import fresh
@@ -42,7 +43,8 @@ def with_common(ir: IR, rows: Sequence[Sequence[str]]) -> list[list[OpNode]]:
     for row in rows:
         nodes = [by_name[name] for name in row]
         copies: dict[TensorMeta, TensorMeta] = {}
-        own = [_copied(node, copies, names, tensors) for node in _behind(nodes, common)]
+        read = (tensor for node in nodes for tensor in node.inputs)
+        own = [_copied(node, copies, names, tensors) for node in needed_for(read, common)]
         for node in nodes:
             node.inputs = tuple(copies.get(tensor, tensor) for tensor in node.inputs)
         found.append([*own, *nodes])
@@ -50,17 +52,6 @@ def with_common(ir: IR, rows: Sequence[Sequence[str]]) -> list[list[OpNode]]:
         node.inputs = ()
     ir.nodes = [node for nodes in found for node in nodes]
     return found
-
-
-def _behind(nodes: Sequence[OpNode], common: Sequence[OpNode]) -> list[OpNode]:
-    """Return the common nodes that these depend on, in order."""
-    read = {tensor for node in nodes for tensor in node.inputs}
-    found = []
-    for node in reversed(common):
-        if not read.isdisjoint(node.outputs):
-            found.append(node)
-            read.update(node.inputs)
-    return found[::-1]
 
 
 def _copied(node: OpNode, copies: dict[TensorMeta, TensorMeta], names: set[str], tensors: set[str]) -> OpNode:

@@ -10,11 +10,7 @@ from torch_ir.ir import IR
 from torch_ir.pipeline.stages import check_pipeline, stage_of
 from torch_ir.run.executor import IRExecutor, Outcome
 from torch_ir.run.stored import Weight
-
-
-def run_in_turn(ir: IR, values: Sequence[Any], weights: Mapping[str, Weight]) -> list[Any]:
-    """Return the outputs of a pipeline for its inputs in order."""
-    return left_in_turn(ir, values, weights)[: len(ir.graph_outputs)]
+from torch_ir.run.weight_files import weights_read
 
 
 def left_in_turn(ir: IR, values: Sequence[Any], weights: Mapping[str, Weight]) -> list[Any]:
@@ -24,7 +20,7 @@ def left_in_turn(ir: IR, values: Sequence[Any], weights: Mapping[str, Weight]) -
     known = dict(zip((tensor.name for tensor in ir.graph_inputs), values, strict=True))
     for number in range(len(ir.nodes)):
         stage = stage_of(ir, number)
-        executor = IRExecutor(stage, own_weights(stage, weights))
+        executor = IRExecutor(stage, weights_read(stage, weights))
         outcome = executor.run([known[tensor.name] for tensor in stage.graph_inputs])
         known.update(made_by(stage, outcome))
     return [known[tensor.name] for tensor in ir.returns.inputs]
@@ -34,9 +30,3 @@ def made_by(stage: IR, outcome: Outcome) -> dict[str, Any]:
     """Return the results of a stage by name: outputs and new values of changed tensors."""
     values = (*outcome.outputs, *outcome.mutations.values())
     return dict(zip((tensor.name for tensor in stage.returns.inputs), values, strict=True))
-
-
-def own_weights(stage: IR, weights: Mapping[str, Weight]) -> dict[str, Weight]:
-    """Return the weights that a stage needs."""
-    keys = [key for param in stage.params for key in (str(param.key), *param.stored_keys)]
-    return {key: weights[key] for key in keys if key in weights}

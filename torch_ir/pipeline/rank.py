@@ -17,12 +17,12 @@ import torch
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.graph.given_graph import require_graph
-from torch_ir.pipeline.in_turn import made_by, own_weights
+from torch_ir.pipeline.in_turn import made_by
 from torch_ir.pipeline.stages import check_pipeline, sends_of, stage_of
 from torch_ir.pipeline.wire import Wire
 from torch_ir.run.executor import IRExecutor, flat_inputs
 from torch_ir.run.stored import Weight, loaded
-from torch_ir.run.weight_files import has_pieces, load_weights, open_weights
+from torch_ir.run.weight_files import has_pieces, load_weights, open_weights, weights_read
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -51,7 +51,7 @@ class StageRank:
 
     def load_weights_from_state_dict(self, weights: Mapping[str, Weight]) -> None:
         """Bind the stage's part of the weights of the whole model."""
-        own = self.executor.rank.weights(self.stage, own_weights(self.stage, weights))
+        own = self.executor.rank.weights(self.stage, weights_read(self.stage, weights))
         self.executor.load_weights_from_state_dict({key: loaded(value) for key, value in own.items()})
 
     def run(self, batches: Sequence[Sequence[Any]]) -> list[dict[int, Any]]:
@@ -79,14 +79,11 @@ class StageRank:
         for send in self._sends:
             self._wire.send(made[send.value.name], send.target)
         left = enumerate(self.ir.returns.inputs)
-        return {place: made[tensor.name] for place, tensor in left if self._makes(tensor)}
+        return {place: made[tensor.name] for place, tensor in left if (tensor.producer is self.ir.nodes[self.number])}
 
     def _own(self, tensor: TensorMeta, value: Any) -> Any:
         """Return the shard of an input that a rank of a sharded stage needs."""
         return self.executor.rank.piece(self.stage, tensor, value) if isinstance(value, torch.Tensor) else value
-
-    def _makes(self, tensor: TensorMeta) -> bool:
-        return tensor.producer is self.ir.nodes[self.number]
 
 
 def _number_in(mesh: DeviceMesh, ir: IR) -> int:

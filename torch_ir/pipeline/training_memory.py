@@ -63,8 +63,8 @@ class TrainingReport:
         """Return the report as a table of at most this width."""
         titles = ("stage", "params", "weights", "state", "gradients", "saved", "in flight", "memory", "peak", "time")
         table = aligned([titles, *map(_cells, self.rows)], left=(0,), width=width)
-        told = f"{self.micro_batches} micro-batches, one forward and one backward in turn: a stage waits"
-        return "\n".join([*table, "", f"{told} {100 * self.bubble:.1f} % of the time if all take equally long"])
+        message = f"{self.micro_batches} micro-batches, one forward and one backward in turn: a stage waits"
+        return "\n".join([*table, "", f"{message} {100 * self.bubble:.1f} % of the time if all take equally long"])
 
 
 def training_report(ir: IR, micro_batches: int, *, device: Roofline = TYPICAL) -> TrainingReport:
@@ -82,12 +82,7 @@ def training_report(ir: IR, micro_batches: int, *, device: Roofline = TYPICAL) -
 
 
 def _row(
-    stage: int,
-    in_flight: int,
-    is_summed: bool,
-    parts: Mapping[Part, OpNode],
-    graphs: Mapping[Part, IR],
-    clock: Clock,
+    stage: int, in_flight: int, is_summed: bool, parts: Mapping[Part, OpNode], graphs: Mapping[Part, IR], clock: Clock
 ) -> TrainingStageRow:
     held = {param.key: param for graph in graphs.values() for param in graph.params}
     state = sum(_bytes(param) for key, param in held.items() if str(key).startswith(f"{OPTIMIZER}."))

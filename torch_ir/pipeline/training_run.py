@@ -15,11 +15,11 @@ from torch_ir.errors import PipelineError
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.io_tree import rebuild
-from torch_ir.pipeline.in_turn import made_by, own_weights
+from torch_ir.pipeline.in_turn import made_by
 from torch_ir.pipeline.pipeline_parts import PHASES, Part, one_forward_one_backward, parts_of, stages_of
 from torch_ir.pipeline.stages import stage_of
 from torch_ir.run.executor import IRExecutor, flat_inputs
-from torch_ir.run.weight_files import WeightSource, weights_from
+from torch_ir.run.weight_files import WeightSource, weights_from, weights_read
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class _Run:
         self.ir, self.count = ir, len(batches)
         self.parts, self.stages = parts_of(ir), stages_of(ir)
         graphs = {part: stage_of(ir, ir.nodes.index(call)) for part, call in self.parts.items()}
-        self._runners = {part: IRExecutor(graph, own_weights(graph, weights)) for part, graph in graphs.items()}
+        self._runners = {part: IRExecutor(graph, weights_read(graph, weights)) for part, graph in graphs.items()}
         names = [tensor.name for tensor in ir.graph_inputs]
         self._values = [dict(zip(names, batch, strict=True)) for batch in batches]
         self._left = [self._readers() for _ in batches]  # parts that still read a value, by micro-batch

@@ -16,7 +16,7 @@ from torch_ir.analysis.values.constants import size_in_bytes
 from torch_ir.analysis.values.rewrite_context import Knowledge, remembering
 from torch_ir.errors import QuantizationError, did_you_mean
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.graph.free_names import FreeNames, taken_names
 from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
 from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ir.regroup.functions import FUSED, further_entries, with_calls_open
@@ -40,11 +40,7 @@ from torch_ir.rewrite import Builder
 
 
 def quantize(
-    ir: IR | Model,
-    recipe: RecipeLike,
-    *,
-    ranges: Ranges | None = None,
-    example_inputs: ExampleInputs | None = None,
+    ir: IR | Model, recipe: RecipeLike, *, ranges: Ranges | None = None, example_inputs: ExampleInputs | None = None
 ) -> tuple[IR, QuantizationReport]:
     """Return a quantised graph and a report of its layers; the given graph is not changed.
 
@@ -160,7 +156,7 @@ class _Rewriting:
 
     def __init__(self, ir: IR) -> None:
         self.known = Knowledge.of(ir)
-        self._names = FreeNames({node.name for node in ir.nodes} | {tensor.name for tensor in ir.tensors()})
+        self._names = FreeNames(taken_names(ir))
         self._weights: dict[Hashable, QuantizedWeight] = {}
         self._activations: dict[Hashable, TensorMeta] = {}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch_ir.errors import GraphError, ShapeError, UnknownOperatorError
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.graph.free_names import FreeNames, taken_names
 from torch_ir.rewrite.builder import Builder, Knowledge
 from torch_ir.rewrite.change_log import current_journal
 from torch_ir.rewrite.node_order import NodeOrder
@@ -42,7 +42,7 @@ class _Rewriting:
     @cached_property
     def names(self) -> FreeNames:
         """Free names of the graph; most runs need none."""
-        return FreeNames({node.name for node in self.ir.nodes} | {tensor.name for tensor in self.ir.tensors()})
+        return FreeNames(taken_names(self.ir))
 
     def run(self) -> int:
         most = _MOST_PER_NODE * (len(self.ir.nodes) + 5)

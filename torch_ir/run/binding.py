@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import torch
 
+from torch_ir.analysis.dependencies.slices import needed_for
 from torch_ir.analysis.values.prologue import crossing, split_prologue
 from torch_ir.ir import IR, Limits, OpNode, Param, TensorMeta
 from torch_ir.ir.graph.free_names import fresh
@@ -82,14 +83,8 @@ class SharedWeights:
         numbers: Mapping[TensorMeta, int],
     ) -> None:
         """Compute tensors of the prologue."""
-        needed = set(wanted)
-        nodes: list[OpNode] = []
-        for node in reversed(once):
-            if not needed.isdisjoint(node.outputs):
-                nodes.append(node)
-                needed.update(node.inputs)
         with NeutralState():
-            made = Program(ir, nodes[::-1], ir.params, wanted, self.device, lazy=True)(*given, {})
+            made = Program(ir, needed_for(wanted, once), ir.params, wanted, self.device, lazy=True)(*given, {})
         self._values.update((numbers[tensor], value) for tensor, value in zip(wanted, made, strict=True))
 
 

@@ -227,7 +227,7 @@ class _Writer:
     def _attribute(self, value: Any) -> str:
         if value is None or value is True or value is False or type(value) is int:
             return repr(value)
-        if _is_steered(value):
+        if any(isinstance(found, (Expr, FunctionRef)) for found in values_in(value)):
             return f"{self._constant(self._resolver(value))}(sizes)"
         return self._constant(self._resolver(value)({}))
 
@@ -329,10 +329,6 @@ def _given(result: Any) -> Any:
     if isinstance(result, (torch.Tensor, list, tuple)):
         return result
     raise TypeError(f"its executor returned {result!r:.60}, not a list of tensors")
-
-
-def _is_steered(value: Any) -> bool:
-    return any(isinstance(found, (Expr, FunctionRef)) for found in values_in(value))
 
 
 def _is_usual(node: OpNode, argument: Argument) -> bool:

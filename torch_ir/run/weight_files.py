@@ -201,7 +201,7 @@ def _of_shards(index: Path, read: Callable[[Path], dict[str, _Kind]]) -> dict[st
 class Misfit(NamedTuple):
     """One way in which weights do not fit a graph: its kind, the key, and a sentence."""
 
-    kind: str  # one of MISFITS
+    kind: str  # one of those below
     key: str
     text: str
 
@@ -211,7 +211,6 @@ class Misfit(NamedTuple):
 
 MISSING, UNEXPECTED, SHAPE, DTYPE, VALUES = "missing", "unexpected", "shape", "dtype", "values"
 UNREAD = "unread"  # part of a quantised weight that the graph reads without it
-MISFITS = (MISSING, UNEXPECTED, SHAPE, DTYPE, VALUES, UNREAD)
 _PARTS = re.compile(r"(^|[._])(scales?|scale_inv|scale_2|global_scale|zeros?|qzeros|zero_point|g_idx|absmax|SCB)$")
 _OF_ACTIVATIONS = re.compile(r"^(input|output|activation|act|q|k|v|kv|attn)_|^activation")
 _SHOWN = 20  # problems in an error; `validate_weights_against_ir` returns all
@@ -265,6 +264,12 @@ def weights_for(graphs: Iterable[IR], weights: Mapping[str, Any]) -> dict[str, A
             plain[f"{key.partition(_STATE)[0]}.nested_offset"] = offset
     add_stacks(graphs, plain)
     return plain
+
+
+def weights_read(ir: IR, weights: Mapping[str, _Kind]) -> dict[str, _Kind]:
+    """Return the weights that a graph reads."""
+    keys = (key for param in ir.params for key in (str(param.key), *param.stored_keys))
+    return {key: weights[key] for key in keys if key in weights}
 
 
 def _nested_offset(key: str, state: Weight) -> torch.Tensor | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from torch_ir.analysis.cost_model.table_text import plural
+from torch_ir.errors import listed
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.targets.contract import NOT_LISTED
 
@@ -92,16 +93,15 @@ def _decompositions(report: CoverageReport) -> Iterator[str]:
 
 def _outcome(found: Decomposition) -> str:
     if found.is_legal:
-        return f"-> {_listed(found.into) or 'nothing'}"
+        return f"-> {_parts(found.into) or 'nothing'}"
     if list(found.missing) == [found.op_type]:
         return f"remains: {found.missing[found.op_type]}"
     needed = [name if why == NOT_LISTED else f"{name} ({why})" for name, why in found.missing.items()]
-    return f"remains: it needs {_listed(needed)}"
+    return f"remains: it needs {_parts(needed)}"
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN_PARTS} more" if len(names) > _SHOWN_PARTS else ""
-    return f"{', '.join(name.removeprefix('aten.') for name in names[:_SHOWN_PARTS])}{more}"
+def _parts(names: Sequence[str]) -> str:
+    return listed([name.removeprefix("aten.") for name in names], _SHOWN_PARTS)
 
 
 def percent(share: float | None) -> str:

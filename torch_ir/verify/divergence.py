@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from torch_ir.errors import listed
 from torch_ir.ir import OpNode
 
 _SHOWN = 8
@@ -43,8 +44,7 @@ class Divergence:
         if self.agreed:
             lines.append(f"  as in the original: {', '.join(self.agreed)}")
         if self.suspects:
-            more = f" and {len(self.suspects) - _SHOWN} more" if len(self.suspects) > _SHOWN else ""
-            lines.append(f"  not comparable on the way to it: {', '.join(self.suspects[:_SHOWN])}{more}")
+            lines.append(f"  not comparable on the way to it: {listed(self.suspects, _SHOWN)}")
         return "\n".join(lines)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torch_ir.errors import listed
 from torch_ir.ir import IR, Branch, Slot, TensorMeta
 from torch_ir.ir.graph.io_tree import Tree, flat, leaves
 from torch_ir.ops.pytree import structure_of
@@ -14,7 +15,7 @@ from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.compiled_plan import computed
 from torch_ir.run.executor import IRExecutor, Outcome
 from torch_ir.run.tolerances import Difference, compare
-from torch_ir.verify.reference_run import Witness, named_tensors
+from torch_ir.verify.reference_run import ReferenceRun, named_tensors
 
 Details = list[dict[str, Any]]
 
@@ -64,16 +65,15 @@ def _containers(tree: Tree) -> list[str]:
 
 
 def _listed(paths: list[str]) -> str:
-    shown = ", ".join(f"output{path}" for path in paths[:6])
-    return shown + (f" and {len(paths) - 6} more" if len(paths) > 6 else "") if paths else "nothing"
+    return listed([f"output{path}" for path in paths], 6) or "nothing"
 
 
 def details_of(
-    ir: IR, outcome: Outcome, witness: Witness, rtol: float | None, atol: float | None
+    ir: IR, outcome: Outcome, reference: ReferenceRun, rtol: float | None, atol: float | None
 ) -> tuple[Details, str]:
     """Return an item per tensor that either side returned or changed, and a problem with non-tensor outputs, or ""."""
-    details, problem = output_details(ir, outcome, witness.output, rtol, atol)
-    details += _changes(ir, outcome, witness, len(details), rtol, atol)
+    details, problem = output_details(ir, outcome, reference.output, rtol, atol)
+    details += _changes(ir, outcome, reference, len(details), rtol, atol)
     if not details and not problem:
         problem = "nothing was compared: neither side returned a value or changed a tensor"
     return details, problem
@@ -97,17 +97,19 @@ def output_details(
     return details, problem
 
 
-def _changes(ir: IR, outcome: Outcome, witness: Witness, first: int, rtol: float | None, atol: float | None) -> Details:
+def _changes(
+    ir: IR, outcome: Outcome, reference: ReferenceRun, first: int, rtol: float | None, atol: float | None
+) -> Details:
     """Compare the state changes of both sides: they must be the same tensors with the same values."""
     declared: dict[str, Any] = {}
     for target, value in outcome.mutations.items():
-        if is_hidden(target, witness):
+        if is_hidden(target, reference):
             continue
         keys = target.param.keys if target.param else (f"input {ir.graph_inputs.index(target)}",)
         declared.update((key, value) for key in keys)
     details: Details = []
-    for name in dict.fromkeys([*witness.changed, *declared]):
-        after = witness.after.get(name)
+    for name in dict.fromkeys([*reference.changed, *declared]):
+        after = reference.after.get(name)
         if name in declared:
             difference = compare(after, declared[name], rtol, atol)
         else:
@@ -116,9 +118,9 @@ def _changes(ir: IR, outcome: Outcome, witness: Witness, first: int, rtol: float
     return details
 
 
-def is_hidden(target: TensorMeta, witness: Witness) -> bool:
+def is_hidden(target: TensorMeta, reference: ReferenceRun) -> bool:
     """Whether a graph changes a tensor that is state outside all modules, so that it has no name in the model."""
-    return target.param is not None and target.param.kind == "temporary" and target.key not in witness.after
+    return target.param is not None and target.param.kind == "temporary" and target.key not in reference.after
 
 
 def detail(index: int, name: str, expected: Any, difference: Difference) -> dict[str, Any]:

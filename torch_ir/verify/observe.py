@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torch_ir.errors import listed
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta, evaluate
 from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ops.effects import is_random, is_uninitialised
@@ -75,9 +76,8 @@ def notes(ir: IR, inputs: Iterable[Any], observer: Observer, is_probed: bool) ->
             drawn = "; random values were compared too" if is_drawn else ""
             yield f"all elements of input {tensor.name!r} are equal, which hides many errors{drawn}"
     if observer.strided:
-        names = list(observer.strided)
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield f"{names[0]!r}{more}: strides differ from the declared ones; they are not judged"
+        names = listed(list(map(repr, observer.strided)), 1)
+        yield f"{names}: strides differ from the declared ones; they are not judged"
     if observer.unread:
         unread = ", ".join(map(repr, observer.unread))
         yield f"{unread}: differs from its declaration; not judged, as it is unused"

@@ -22,11 +22,7 @@ _LARGEST = 1 << 28  # elements of all weights, which are copied
 
 
 def difference_in_float64(
-    ir: IR,
-    model: nn.Module,
-    call: Call,
-    weights: Mapping[str, torch.Tensor],
-    constants: Mapping[str, torch.Tensor],
+    ir: IR, model: nn.Module, call: Call, weights: Mapping[str, torch.Tensor], constants: Mapping[str, torch.Tensor]
 ) -> str | None:
     """Return what still differs in float64: "" if nothing, None if one of the sides cannot run there."""
     if not _can_widen(ir):
@@ -40,8 +36,8 @@ def difference_in_float64(
     try:
         torch.manual_seed(0)
         outcome = IRExecutor(wide_ir, wide_weights, constants).run(flatten_call(wide_ir, *copied(wide_call)))
-        witness = Original(model, wide_ir, wide_weights).called(wide_call)
-        details, _ = details_of(wide_ir, outcome, witness, None, None)
+        reference = Original(model, wide_ir, wide_weights).called(wide_call)
+        details, _ = details_of(wide_ir, outcome, reference, None, None)
     except Exception:  # an operator or the model's code requires another dtype
         return None
     return next((f"{item['name']}: {item['reason']}" for item in details if not item["is_close"]), "")

@@ -24,7 +24,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 _Tensors = dict[str, torch.Tensor]
 
 
-class Witness:
+class ReferenceRun:
     """One run of the original model: its outputs, and its tensors and inputs afterwards.
 
     `after` has every parameter, buffer and input by name, and the plain attributes that the graph reads; `changed`
@@ -66,15 +66,15 @@ class Original:
             self.before, self.tensors = ModelState(model), _tensors_by_name(model, ir)
 
     @contextmanager
-    def calls(self) -> Iterator[Callable[[Call], Witness]]:
+    def calls(self) -> Iterator[Callable[[Call], ReferenceRun]]:
         """Yield a function that calls the model on a copy of a call, each from the state that the last one left.
 
         The model is restored at the end.
         """
         with weights_replaced(self.model, self.weights), self.before.restored():
-            yield lambda call: Witness(self.model, self.ir, call, self.before, self.tensors)
+            yield lambda call: ReferenceRun(self.model, self.ir, call, self.before, self.tensors)
 
-    def called(self, call: Call) -> Witness:
+    def called(self, call: Call) -> ReferenceRun:
         """Make one call and restore the model."""
         with self.calls() as run:
             return run(call)

@@ -27,7 +27,7 @@ from torch_ir.verify.judge import details_of, is_hidden, structure_problem, weig
 from torch_ir.verify.localise import Trial, find_divergence
 from torch_ir.verify.observe import Observer, notes, provisos
 from torch_ir.verify.precision import difference_in_float64
-from torch_ir.verify.reference_run import Call, Original, Witness, apart_from, values_outside_state_dict
+from torch_ir.verify.reference_run import Call, Original, ReferenceRun, apart_from, values_outside_state_dict
 
 Weights = Mapping[str, torch.Tensor]
 
@@ -164,7 +164,7 @@ class _Sides:
         with self._original(None).calls() as run_model:
             self.trials_run.append((call, {}))
             try:
-                witness = again = run_model(call)
+                reference = again = run_model(call)
             except Exception as error:  # any error of forward
                 name = type(self.model).__name__
                 return _not_run(ExecutionError(f"{name} itself raises {type(error).__name__}: {first_line(error)}"))
@@ -172,24 +172,24 @@ class _Sides:
                 again = run_model(call)
             except Exception as error:  # any error of a model that cannot be called twice
                 refusal = error
-        report = self._sharpened(self._judge(outcome, witness), call)
+        report = self._sharpened(self._judge(outcome, reference), call)
         if report.is_valid and refusal is None:
             report = self._on_second_call(report, outcome, again, call)
         report.notes = [f"the model fails on a second call: {first_line(refusal)}"] if refusal else []
         report.notes += [
-            f"{name} is a table that the model resized to fit; it is not compared" for name in sorted(witness.regrown)
+            f"{name} is a table that the model resized to fit; it is not compared" for name in sorted(reference.regrown)
         ]
         report.notes += [
             f"{target.key} is state outside all modules; its new value is not compared"
             for target, _ in self.ir.mutations
-            if is_hidden(target, witness)
+            if is_hidden(target, reference)
         ]
         if report.max_diff and not self._repeats(outcome, call):
             report.notes.append("two runs of the graph on the same inputs differ: it is not deterministic here")
         return report
 
     def _on_second_call(
-        self, report: VerificationReport, first: Outcome, witness: Witness, call: Call
+        self, report: VerificationReport, first: Outcome, reference: ReferenceRun, call: Call
     ) -> VerificationReport:
         """Return the report, or a failed one if a second call shows state that the graph does not keep."""
         torch.manual_seed(0)
@@ -197,7 +197,7 @@ class _Sides:
         # parameters that only the first call of the graph changed are still changed
         kept = {target: value for target, value in first.mutations.items() if target.param is not None}
         outcome = replace(outcome, mutations={**kept, **outcome.mutations})
-        second = self._judge(outcome, witness)
+        second = self._judge(outcome, reference)
         if second.is_valid:
             return report
         second.error_message = f"on a second call: {second.error_message}"
@@ -208,13 +208,13 @@ class _Sides:
         excluded: dict[str, list[int]] = {}  # line of a guard -> its notes
         for probe in probes(self.executor.ir, self.model, call):
             try:
-                witness = self._run_model(probe.call, probe.weights)
+                reference = self._run_model(probe.call, probe.weights)
             except Exception as error:  # derived inputs may be outside the model's domain
                 if not probe.may_be_refused:
                     report.notes.append(f"the model rejects {probe.about}: {first_line(error)}")
                 continue
             try:
-                further = self._judge(self._run(probe.call, probe.weights), witness)
+                further = self._judge(self._run(probe.call, probe.weights), reference)
                 further = self._sharpened(further, probe.call, probe.weights)
             except GuardError as error:  # the graph's own guards exclude these inputs
                 self.observer.first = ""
@@ -226,7 +226,7 @@ class _Sides:
             if not further.is_valid and further.output_details and self._in_float64(probe.call, probe.weights) == "":
                 report.notes.append(f"{probe.about}: only rounding differs, by up to {further.max_diff:.3g}")
                 continue
-            if probe.about == BOTH_SIGNS and not _has_finite(witness):
+            if probe.about == BOTH_SIGNS and not _has_finite(reference):
                 report.notes.append(
                     "inputs of both signs are outside the model's domain: all of its outputs are NaN or infinite"
                 )
@@ -246,7 +246,7 @@ class _Sides:
         torch.manual_seed(0)
         return self.executor.run(flatten_call(self.executor.ir, *copied(call)))
 
-    def _run_model(self, call: Call, weights: Weights | None = None) -> Witness:
+    def _run_model(self, call: Call, weights: Weights | None = None) -> ReferenceRun:
         self.trials_run.append((call, weights or {}))
         return self._original(weights).called(call)
 
@@ -279,10 +279,10 @@ class _Sides:
         again = self._run(call).outputs
         return not any(compare(old, new, 0.0, 0.0).reason for old, new in zip(outcome.outputs, again, strict=True))
 
-    def _judge(self, outcome: Outcome, witness: Witness) -> VerificationReport:
-        problem = self.observer.first or structure_problem(self.ir, witness.output)
+    def _judge(self, outcome: Outcome, reference: ReferenceRun) -> VerificationReport:
+        problem = self.observer.first or structure_problem(self.ir, reference.output)
         details, other = (
-            details_of(self.executor.ir, outcome, witness, self.rtol, self.atol) if not problem else ([], "")
+            details_of(self.executor.ir, outcome, reference, self.rtol, self.atol) if not problem else ([], "")
         )
         wrong = next((f"{item['name']}: {item['reason']}" for item in details if not item["is_close"]), "")
         problem = self.problem or problem or other or wrong
@@ -296,9 +296,9 @@ class _Sides:
         )
 
 
-def _has_finite(witness: Witness) -> bool:
+def _has_finite(reference: ReferenceRun) -> bool:
     """Return whether any float output is finite; True if there are no float outputs."""
-    floats = [leaf for leaf in pytree.tree_leaves(witness.output) if isinstance(leaf, torch.Tensor)]
+    floats = [leaf for leaf in pytree.tree_leaves(reference.output) if isinstance(leaf, torch.Tensor)]
     floats = [leaf for leaf in floats if leaf.is_floating_point() and leaf.numel()]
     return not floats or any(bool(leaf.isfinite().any()) for leaf in floats)
 

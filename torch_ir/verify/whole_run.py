@@ -37,10 +37,10 @@ def run_whole(
         outcome = IRExecutor(original, weights_from(weights)).run(flat_inputs(original, args, kwargs))
         after = _by_name(original, list(outcome.mutations.values()))
         return WholeRun(outcome.outputs, after, after.keys())
-    witness = Original(original, graph).called((args, kwargs))
-    outputs = [leaf for leaf in pytree.tree_leaves(witness.output) if isinstance(leaf, torch.Tensor)]
-    hidden = {target.key for target, _ in graph.mutations if target.key and is_hidden(target, witness)}
-    return WholeRun(outputs, witness.after, witness.changed, hidden)
+    reference = Original(original, graph).called((args, kwargs))
+    outputs = [leaf for leaf in pytree.tree_leaves(reference.output) if isinstance(leaf, torch.Tensor)]
+    hidden = {target.key for target, _ in graph.mutations if target.key and is_hidden(target, reference)}
+    return WholeRun(outputs, reference.after, reference.changed, hidden)
 
 
 def _by_name(ir: IR, values: Sequence[Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch_ir.analysis.cost_model.text_table import aligned, cut
 from torch_ir.analysis.devices.calibration import Calibration
 from torch_ir.analysis.shapes.size_polynomials import weight_of
+from torch_ir.errors import listed
 from torch_ir.ir.json.json_fields import Dim
 
 if TYPE_CHECKING:
@@ -133,9 +134,8 @@ def _data_dependent(report: CostReport) -> Iterator[str]:
     for name, size in report.data_sizes.items():
         alike.setdefault(size, []).append(name)
     for size, names in alike.items():
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        sizes = f"{', '.join(names[:_SHOWN])}{more}"
-        yield f"the data decides {sizes}: {size.expected} expected, {size.lower} to {size.upper} possible"
+        bounds = f"{size.expected} expected, {size.lower} to {size.upper} possible"
+        yield f"the data decides {listed(names, _SHOWN)}: {bounds}"
     if report.lower is None or report.upper is None:
         return
     lower, whole, upper = report.lower, report.total, report.upper

@@ -5,7 +5,7 @@ Tensors are passed as objects of the graph, or by name; nodes are returned in pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any, Union
 
@@ -21,14 +21,20 @@ Tensors = Iterable[Union[TensorMeta, str]]
 
 def ancestors(ir: IR, tensors: Tensors, *, stop: Tensors = ()) -> list[OpNode]:
     """Return the nodes that these tensors depend on, searching back to the tensors of `stop`."""
-    known = set(_found(ir, stop))
-    needed = set(_found(ir, tensors)) - known
-    nodes = []
-    for node in reversed(ir.nodes):
+    return needed_for(_found(ir, tensors), ir.nodes, set(_found(ir, stop)))
+
+
+def needed_for(
+    tensors: Iterable[TensorMeta], nodes: Sequence[OpNode], known: Set[TensorMeta] = frozenset()
+) -> list[OpNode]:
+    """Return those of some nodes, in program order, that tensors depend on; the known ones need none."""
+    needed = set(tensors) - known
+    found = []
+    for node in reversed(nodes):
         if not needed.isdisjoint(node.outputs):
-            nodes.append(node)
+            found.append(node)
             needed.update(tensor for tensor in node.inputs if tensor not in known)
-    return nodes[::-1]
+    return found[::-1]
 
 
 def descendants(ir: IR, tensors: Tensors) -> list[OpNode]:

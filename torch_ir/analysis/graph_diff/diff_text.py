@@ -17,7 +17,8 @@ from torch_ir.analysis.cost_model.table_text import plural
 from torch_ir.analysis.graph_diff.differ import Diff
 from torch_ir.analysis.graph_diff.events import events
 from torch_ir.analysis.graph_diff.node_diff import NodeDiff, node_text
-from torch_ir.analysis.graph_diff.replacements import Replacement, listed
+from torch_ir.analysis.graph_diff.replacements import SHOWN, Replacement
+from torch_ir.errors import listed
 from torch_ir.escaping import as_markdown_block, in_markdown
 
 SIGNS = {"added": "+", "removed": "-", "changed": "~", "renamed": "="}
@@ -111,7 +112,7 @@ def _sections(found: Diff, only: Collection[str]) -> Iterator[tuple[str, list[No
     for group, rows in sections.items():
         if isinstance(group, Replacement):
             nodes = [row.first for row in rows if row.first] or [row.node for row in rows]
-            places = listed(list(dict.fromkeys(node.origin.module or "(model)" for node in nodes)))
+            places = listed(list(dict.fromkeys(node.origin.module or "(model)" for node in nodes)), SHOWN)
             yield f"{places}: {len(group.first)} -> {plural(len(group.second), 'node')}", sorted(rows, key=_is_new)
         else:
             paths = {row.node.origin.module for row in rows}

@@ -32,9 +32,9 @@ from torch_ir.analysis.graph_diff.node_diff import (
     properties,
     reads,
 )
-from torch_ir.analysis.graph_diff.replacements import Replacement, listed, replacements, with_replacements
+from torch_ir.analysis.graph_diff.replacements import SHOWN, Replacement, replacements, with_replacements
 from torch_ir.analysis.graph_diff.tensor_pairs import Counterparts
-from torch_ir.errors import GraphError
+from torch_ir.errors import GraphError, listed
 from torch_ir.ir import IR, FunctionRef, OpNode
 from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ir.graph.given_graph import require_graph
@@ -228,7 +228,7 @@ def _moved(other: IR, pairs: list[Pair]) -> Iterator[str]:
     kept = {right for _, right in in_order(pairs)}
     names = [other.nodes[right].name for _, right in pairs if right not in kept]
     if names:
-        yield f"nodes come in another order: {listed(names)}"
+        yield f"nodes come in another order: {listed(names, SHOWN)}"
 
 
 def _looked_into(row: NodeDiff, functions: Mapping[tuple[str, str], Diff]) -> NodeDiff:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from torch_ir.analysis.graph_diff.node_diff import NodeDiff
+from torch_ir.errors import listed
 from torch_ir.ir import OpNode
 
-_SHOWN = 4  # names in a detail
+SHOWN = 4  # names in a detail
 
 
 @dataclass(frozen=True)
@@ -52,22 +53,17 @@ def with_replacements(rows: Sequence[NodeDiff]) -> list[NodeDiff]:
 def _detailed(row: NodeDiff, captured: set[str], replacing: dict[str, dict[str, None]]) -> NodeDiff:
     if row.status == "added" and replaces_others(row.node):
         names = [name for name in row.node.origins if name in captured]
-        return replace(row, details=(f"replaces {listed(names)}",)) if names else row
+        return replace(row, details=(f"replaces {listed(names, SHOWN)}",)) if names else row
     if row.status == "removed":
         names = list(dict.fromkeys(name for origin in row.node.origins for name in replacing.get(origin, ())))
         # nodes over weights alone come first in a program, and are least informative
-        return replace(row, details=(f"now in {listed(names[::-1])}",)) if names else row
+        return replace(row, details=(f"now in {listed(names[::-1], SHOWN)}",)) if names else row
     return row
 
 
 def replaces_others(node: OpNode) -> bool:
     """Whether a pass made this node from captured ones."""
     return node.origins != (node.name,)
-
-
-def listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"
 
 
 class _Groups:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from torch_ir.analysis.shapes.onednn_shapes import RULES
 from torch_ir.errors import first_line
 from torch_ir.ir import Device
+from torch_ir.ir.sizes.specialize import is_row_major
 from torch_ir.ops.calling import empty, keywords, results
 from torch_ir.ops.dim_range_checks import check_dims
 from torch_ir.ops.grouped_products import grouped_rule
@@ -103,16 +104,6 @@ def _is_plain(made: Any) -> bool:
 def _described(tensor: torch.Tensor) -> Made:
     shape = tuple(tensor.shape)
     return shape, dtype_name(tensor.dtype), None if is_row_major(shape, tensor.stride()) else tensor.stride()
-
-
-def is_row_major(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether the elements are stored in row-major order."""
-    expected = 1
-    for size, step in zip(reversed(shape), reversed(stride), strict=True):
-        if size != 1 and step != expected and 0 not in shape:
-            return False
-        expected *= size
-    return True
 
 
 def _on_cpu(value: Any) -> Any:

@@ -45,7 +45,5 @@ def _tell_what_is_left_out(limit: int, failures: Mapping[Outcomes, TorchIRError]
     reasons = [f"{limit} paths were captured and there are more"] if limit else []
     reasons += [str(error) for error in islice(failures.values(), 2)]
     warnings.warn(
-        f"not every path through the model is in the graph: {'; '.join(reasons)}",
-        CaptureWarning,
-        stacklevel=2,
+        f"not every path through the model is in the graph: {'; '.join(reasons)}", CaptureWarning, stacklevel=2
     )

@@ -135,8 +135,8 @@ def keep_promises(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> 
     asked.sort(key=lambda each: hasattr(each[2], "root"))  # `seq` before `2*seq`
     problem = _name_sizes(ir, asked) or _widen_ranges(ir, asked) or _broken_constraint(ir)
     if problem:
-        told = f"cannot capture {type(model).__name__}: a size cannot vary as asked: {problem}"
-        raise ExportError(told, cause=Cause.SIZE_CANNOT_VARY)
+        message = f"cannot capture {type(model).__name__}: a size cannot vary as asked: {problem}"
+        raise ExportError(message, cause=Cause.SIZE_CANNOT_VARY)
 
 
 def _name_sizes(ir: IR, asked: Sequence[tuple[TensorMeta, int, Any]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -34,12 +34,8 @@ def held_weights_followed(model: nn.Module) -> Iterator[None]:
         for attributes, name, value in held:
             attributes[name] = pytree.tree_map_only(torch.Tensor, now, value)
 
-    hooks = [model.register_forward_pre_hook(follow)] if held else []
-    try:
+    with model.register_forward_pre_hook(follow) if held else nullcontext():
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _holds(value: Any, slots: dict[int, Any]) -> bool:

@@ -86,11 +86,7 @@ def _drop_values(program: ExportedProgram) -> None:
 
 
 def trace(
-    model: nn.Module,
-    call: Call,
-    dynamic_shapes: Any,
-    path: Path | None = None,
-    in_strict_mode: bool = False,
+    model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None = None, in_strict_mode: bool = False
 ) -> ExportedProgram:
     """Run `torch.export`, and explain its errors."""
     refuse_attributes(model)

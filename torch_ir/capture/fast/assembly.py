@@ -319,5 +319,5 @@ def _written(sizes: OpenSizes) -> WrittenSizes:
 
     result = sizes.result()
     if isinstance(result, Violation):
-        raise SizeCannotVaryError(f"a size cannot vary as asked: {result.told}")
+        raise SizeCannotVaryError(f"a size cannot vary as asked: {result.message}")
     return WrittenSizes(result)

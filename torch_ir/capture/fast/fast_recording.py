@@ -14,13 +14,7 @@ from torch_ir.capture.export.dynamic import keep_promises, loosened, recorded_de
 from torch_ir.capture.fast.assembly import Assembly
 from torch_ir.capture.fast.shape_recorder import Recorder
 from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError, SizeCannotVaryError, StaleAnswersError, running
-from torch_ir.capture.instrument import (
-    all_intercepted,
-    builtins_as_exported,
-    capturing,
-    exporting,
-    without_libraries,
-)
+from torch_ir.capture.instrument import all_intercepted, builtins_as_exported, capturing, exporting, without_libraries
 from torch_ir.capture.program.no_op_copies import no_op_copies
 from torch_ir.capture.quiet import quiet
 from torch_ir.capture.state.ambient_notes import ambient_notes

@@ -116,7 +116,7 @@ class Finished(NamedTuple):
 class Violation(NamedTuple):
     """The sizes cannot be dynamic as requested."""
 
-    told: str
+    message: str
 
 
 class Environment:

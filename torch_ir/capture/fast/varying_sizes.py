@@ -81,10 +81,7 @@ class Space:
         assert step.question is not None  # only the first state has none
         assert self._environment is not None
         try:
-            with (
-                disable_current_modes(),
-                DisableTorchFunction(),
-            ):  # a number may be queried during recording
+            with disable_current_modes(), DisableTorchFunction():  # a number may be queried during recording
                 step.question(self._environment)
         except NotCoveredError:
             return False

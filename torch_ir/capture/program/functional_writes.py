@@ -46,11 +46,7 @@ class Functional:
 
 
 def without_writes(
-    nodes: list[OpNode],
-    given: Sequence[TensorMeta],
-    returned: Sequence[TensorMeta],
-    writes: Writes,
-    taken: set[str],
+    nodes: list[OpNode], given: Sequence[TensorMeta], returned: Sequence[TensorMeta], writes: Writes, taken: set[str]
 ) -> Functional:
     """Make each read of written memory read its current value; new names avoid those in `taken`.
 

@@ -15,12 +15,7 @@ from torch import nn
 from torch.autograd import grad_mode
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
-from torch.export.graph_signature import (
-    ExportGraphSignature,
-    InputKind,
-    OutputKind,
-    OutputSpec,
-)
+from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind, OutputSpec
 
 from torch_ir.capture.data_branches.decision_paths import Path
 from torch_ir.capture.diagnosis import explained

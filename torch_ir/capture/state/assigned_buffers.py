@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -77,12 +77,11 @@ def assignments_written(model: nn.Module, node_of: NodeOf = traced_node) -> Iter
             setattr(module, name, old)  # so that torch.export, which tracks assignments, sees the written tensor
         return result
 
-    hooks = [model.register_forward_pre_hook(remember), model.register_forward_hook(write)] if tables else []
-    try:
+    with ExitStack() as hooks:
+        if tables:
+            hooks.enter_context(model.register_forward_pre_hook(remember))
+            hooks.enter_context(model.register_forward_hook(write))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def drop_memos(module: fx.GraphModule) -> None:

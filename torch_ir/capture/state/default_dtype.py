@@ -20,7 +20,7 @@ from torch import Tensor
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, Device, Dtype, Expr, OpNode, TensorMeta, evaluate
-from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.graph.free_names import FreeNames, taken_names
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ops.calling import empty, keywords, results
 from torch_ir.ops.neutral_state import DEFAULT_DTYPE, NeutralState, makes_default_dtype
@@ -40,7 +40,7 @@ def write_default_dtypes(ir: IR) -> IR:
         write_default_dtypes(body)
     if not any(map(_is_suspect, ir.nodes)):
         return ir
-    names = FreeNames({tensor.name for tensor in ir.tensors()} | {node.name for node in ir.nodes})
+    names = FreeNames(taken_names(ir))
     nodes: list[OpNode] = []
     for node in ir.nodes:
         if _is_suspect(node) and not _makes_declared(node):

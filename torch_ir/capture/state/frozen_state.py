@@ -27,7 +27,7 @@ from torch_ir.capture.state.python_state import Change, PythonState, written
 from torch_ir.capture.state.side_effects import observed_changes
 from torch_ir.capture.state.tensor_leaks import contained
 from torch_ir.capture.walk import weights
-from torch_ir.errors import CaptureWarning
+from torch_ir.errors import CaptureWarning, listed
 from torch_ir.ir import IR
 from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ops.fast_paths import uncompiled
@@ -44,8 +44,7 @@ def with_state_checked(model: nn.Module, call: Call, capture: Callable[[], IR]) 
     is_suspect = observed.names or observed.is_blind
     if is_suspect and (frozen := _frozen(model, call, observed.names)):
         names = [f"{name!r} at {place}" if place else repr(name) for name, place in frozen.items()]
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        text = f"forward changes state that the graph does not keep: {', '.join(names[:_MOST_NAMES])}{more}"
+        text = f"forward changes state that the graph does not keep: {listed(names, _MOST_NAMES)}"
         warnings.warn(f"{text}; every run of the graph is a first call; use a buffer for it", CaptureWarning, 4)
     return ir
 

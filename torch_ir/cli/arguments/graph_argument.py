@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch_ir.cli.models.model_kinds import is_model
-from torch_ir.cli.verb import add_inputs, at_level, load_checked, load_graph
+from torch_ir.cli.verb import add_inputs, argument, at_level, load_checked, load_graph
 from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ DIM_OR_SIZE = "a value for a symbolic size, such as batch=8; for a model, also i
 
 def add_graph(parser: argparse.ArgumentParser, *, nargs: str | None = None, dim_help: str = _DIM) -> None:
     """Add the graph argument; for a model, `--input` and `--dim` control its capture."""
-    parser.add_argument("file", metavar="GRAPH", nargs=nargs, help=f"an IR file, or a model: {MODELS}")
+    argument(parser, "file GRAPH", f"an IR file, or a model: {MODELS}", nargs=nargs)
     add_inputs(parser, dim_help)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.input_specs import parse_inputs, read_inputs
+from torch_ir.cli.verb import argument
 
 if TYPE_CHECKING:
     from torch_ir.ir import IR
@@ -14,13 +15,7 @@ if TYPE_CHECKING:
 
 def add_samples(parser: argparse.ArgumentParser) -> None:
     """Add the option for sample inputs."""
-    parser.add_argument(
-        "--sample",
-        action="append",
-        default=[],
-        metavar="SPEC",
-        help="one input of the graph, such as @inputs.npz or x=@image.npy; repeatable",
-    )
+    argument(parser, "--sample SPEC...", "one input of the graph, such as @inputs.npz or x=@image.npy; repeatable")
 
 
 def samples(ir: IR, arguments: argparse.Namespace) -> Iterator[list[Any]]:

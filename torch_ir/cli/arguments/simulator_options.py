@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.size_specs import parse_sizes
-from torch_ir.cli.verb import add_device
+from torch_ir.cli.verb import add_device, argument
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -31,19 +31,17 @@ _MOST_RANKS = 100_000  # files
 def add_simulators(parser: argparse.ArgumentParser) -> None:
     """Add `--to` and its options."""
     group = parser.add_argument_group("for simulators")
-    group.add_argument(
-        "--to",
+    argument(
+        group,
+        "--to NAME",
+        f"the simulator: {', '.join(SIMULATORS)}; chakra and timeloop write folders",
         choices=SIMULATORS,
-        metavar="NAME",
-        help=f"the simulator: {', '.join(SIMULATORS)}; chakra and timeloop write folders",
     )
-    group.add_argument(
-        "-d", "--dim", action="append", default=[], metavar="NAME=SIZE", help="a value for a symbolic size; repeatable"
-    )
+    argument(group, "-d --dim NAME=SIZE...", "a value for a symbolic size; repeatable")
     add_device(group, "chakra: times for a device: {}, or `this`")
-    group.add_argument("--replicas", type=int, metavar="N", help="chakra: how many times all ranks run (default: 1)")
-    group.add_argument("--ranks", metavar="LIST", help="chakra: also write the files of single ranks: 0-7,12 or all")
-    group.add_argument("--bits", type=int, metavar="N", help="zigzag: bits of all operands (default: those of dtypes)")
+    argument(group, "--replicas N", "chakra: how many times all ranks run (default: 1)", type=int)
+    argument(group, "--ranks LIST", "chakra: also write the files of single ranks: 0-7,12 or all")
+    argument(group, "--bits N", "zigzag: bits of all operands (default: those of dtypes)", type=int)
 
 
 def check_simulator(arguments: argparse.Namespace) -> None:

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from torch_ir.cli.verb import add_verb
-
-if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
-
-_EXAMPLES = """
+SUMMARY = "print a completion script for your shell"
+EXAMPLES = """
 bash > ~/.local/share/bash-completion/completions/torch-ir
 zsh > ~/.zfunc/_torch-ir
 fish > ~/.config/fish/completions/torch-ir.fish
@@ -19,8 +14,7 @@ fish > ~/.config/fish/completions/torch-ir.fish
 SHELLS = ("bash", "zsh", "fish")
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "completion", "print a completion script for your shell", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, help="the shell")
 
 

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, show
+from torch_ir.cli.verb import add_json, argument, show
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from torch_ir.analysis import Calibration
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
 
-_EXAMPLES = """
+SUMMARY = "measure this machine's operators, to predict times"
+EXAMPLES = """
 
 --device cuda
 --threads 1 --minutes 10 -o cpu.json
@@ -26,20 +26,13 @@ _EXAMPLES = """
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "calibrate", "measure this machine's operators, to predict times", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to measure (default: cpu)")
-    parser.add_argument("--minutes", type=float, default=5.0, metavar="N", help="time for operators (default: 5)")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of the CPU (default: torch's)")
-    parser.add_argument(
-        "--dtype",
-        action="append",
-        default=[],
-        metavar="DTYPE",
-        help="float32 or bfloat16; repeatable (default: float32 on a CPU, both on a GPU)",
-    )
-    parser.add_argument("--no-compiler", action="store_true", help="do not measure runs of compiled code")
-    parser.add_argument("-o", "--output", metavar="FILE", help="the device file (default: that of `--device this`)")
+    argument(parser, "--minutes N", "time for operators (default: 5)", type=float, default=5.0)
+    argument(parser, "--threads N", "threads of the CPU (default: torch's)", type=int)
+    argument(parser, "--dtype DTYPE...", "float32 or bfloat16; repeatable (default: float32 on a CPU, both on a GPU)")
+    argument(parser, "--no-compiler", "do not measure runs of compiled code")
+    argument(parser, "-o --output FILE", "the device file (default: that of `--device this`)")
     add_json(parser)
 
 

@@ -6,16 +6,16 @@ import argparse
 from typing import TYPE_CHECKING
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, show, terminal_width
+from torch_ir.cli.verb import add_json, argument, show, terminal_width
 from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterable, Iterator
 
-    from torch_ir.cli.verb import Verbs
 
-_EXAMPLES = """
+SUMMARY = "check your installation and suggest fixes"
+EXAMPLES = """
 
 draw onnx
 --json
@@ -28,12 +28,9 @@ _TOGETHER = 4  # checks that run at once
 Finding = dict[str, str]
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "doctor", "check your installation and suggest fixes", _EXAMPLES, run)
-    parser.add_argument("names", metavar="NAME", nargs="*", help="run only these checks, such as torch, draw or onnx")
-    parser.add_argument(
-        "--time", type=float, default=60, metavar="SECONDS", help="time limit of each check (default: 60)"
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(parser, "names NAME", "run only these checks, such as torch, draw or onnx", nargs="*")
+    argument(parser, "--time SECONDS", "time limit of each check (default: 60)", type=float, default=60)
     add_json(parser)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch_ir.cli.models.model_settings import split_settings
 from torch_ir.cli.models.own_code import refuse_foreign_object
 from torch_ir.cli.models.source import Source
-from torch_ir.errors import CommandError, did_you_mean
+from torch_ir.errors import CommandError, did_you_mean, listed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,8 +61,7 @@ def _names_in(path: Path) -> str:
         return ""
     kinds = (ast.ClassDef, ast.FunctionDef)
     names = [step.name for step in tree.body if isinstance(step, kinds) and not step.name.startswith("_")]
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"; {path} has {', '.join(names[:_MOST_NAMES])}{more}" if names else ""
+    return f"; {path} has {listed(names, _MOST_NAMES)}" if names else ""
 
 
 def import_code(text: str) -> None:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch_ir.cli.models.config import find_config, model_types
-from torch_ir.cli.models.exported_program import find_program
 from torch_ir.cli.models.factory import find_factory
 from torch_ir.cli.models.model_kinds import CODE, PROGRAM, TIMM, TRANSFORMERS, did_you_mean_file, is_config, is_model
 from torch_ir.cli.models.model_settings import split_settings
 from torch_ir.cli.models.own_code import refuse_foreign_name
+from torch_ir.cli.models.source import Source
 from torch_ir.cli.models.timm import find_timm, is_of_timm, names_of_timm
-from torch_ir.errors import CommandError, did_you_mean
-
-if TYPE_CHECKING:
-    from torch_ir.cli.models.source import Source
+from torch_ir.errors import CommandError, did_you_mean, first_line
 
 _USAGE = "the class that weights belong to is captured: torch-ir extract net.py:Net --input ... --weights"
 
@@ -29,7 +25,7 @@ def find_model(text: str, *, own_only: bool = False) -> Source:
     if own_only:
         refuse_foreign_name(text)
     if text.endswith(PROGRAM):
-        return find_program(text)
+        return _find_program(text)
     if is_config(text):
         return find_config(text)
     if text.startswith(TIMM):
@@ -48,13 +44,9 @@ def _what_file(path: Path) -> str:
         return "is an ONNX file; torch-ir captures PyTorch models, and writes ONNX"
     return (
         "is a graph file already; see `torch-ir info`"
-        if not is_model(str(path)) and _is_graph(path)
+        if not is_model(str(path)) and path.name.endswith((".json", ".json.gz", ".pb", ".binpb", ".ir"))
         else ("is not a model; write it as net.py:Net, package.module:Class, hf:llama, timm:resnet50 or model.pt2")
     )
-
-
-def _is_graph(path: Path) -> bool:
-    return path.name.endswith((".json", ".json.gz", ".pb", ".binpb", ".ir"))
 
 
 def _what_checkpoint(path: Path) -> str:
@@ -88,3 +80,19 @@ def _find_bare(text: str, name: str) -> Source:
     hint = did_you_mean_file(name) or did_you_mean(name, [*types, *names_of_timm()])
     spellings = "; write it as net.py:Net, package.module:Class, hf:llama, timm:resnet50 or model.pt2"
     raise CommandError(f"{name!r} is neither a file nor a model{hint or spellings}")
+
+
+def _find_program(text: str) -> Source:
+    """Load an exported program; torch unpickles it, so the file must come from a trusted source."""
+    if not Path(text).is_file():
+        raise CommandError(f"no such file: {text}")
+    import torch
+
+    from torch_ir.capture.quiet import quiet
+
+    try:
+        with quiet():
+            program = torch.export.load(text)
+    except Exception as error:  # torch raises errors of any type for a damaged file
+        raise CommandError(f"cannot read {text} as an exported program: {first_line(error)}") from None
+    return Source(text, program.module, program)

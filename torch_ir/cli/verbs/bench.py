@@ -17,7 +17,7 @@ from torch_ir.cli.verb import (
     add_optimize,
     add_seed,
     add_tolerances,
-    add_verb,
+    argument,
     load_checked,
     show,
 )
@@ -26,11 +26,11 @@ from torch_ir.errors import CommandError, did_you_mean
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
     from torch_ir.run.benchmark import Action, Spread, Timing
 
-_EXAMPLES = """
+SUMMARY = "time IR files against each other and against other runtimes"
+EXAMPLES = """
 model.json
 model.json better.json --weights model.safetensors
 model.json --against eager,inductor --model net.py:Net --threads 4
@@ -41,25 +41,20 @@ _EAGER = "eager"
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # arguments and keywords of the model
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "bench", "time IR files against each other and against other runtimes", _EXAMPLES, run)
-    parser.add_argument(
-        "files", metavar="FILE", nargs="+", help="IR files that compute the same; the first is the base"
-    )
-    parser.add_argument("-w", "--weights", metavar="FILE", help=".pt, .safetensors (default: the model's, or random)")
-    parser.add_argument(
-        "--against",
-        metavar="NAMES",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(parser, "files FILE", "IR files that compute the same; the first is the base", nargs="+")
+    argument(parser, "-w --weights FILE", ".pt, .safetensors (default: the model's, or random)")
+    argument(
+        parser,
+        "--against NAMES",
+        f"back ends to time with the first file: {', '.join((_EAGER, *BACKENDS))}; separated by commas",
         default="",
-        help=f"back ends to time with the first file: {', '.join((_EAGER, *BACKENDS))}; separated by commas",
     )
     add_optimize(parser, "optimise the graph for these back ends: clean, basic or full (default: as it is)")
-    parser.add_argument(
-        "--model", metavar="MODEL", help=f"the original model, for `eager` and for its weights: {MODELS}"
-    )
+    argument(parser, "--model MODEL", f"the original model, for `eager` and for its weights: {MODELS}")
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
-    parser.add_argument("--repeat", type=int, default=20, metavar="N", help="rounds (default: 20)")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads per run (default: torch's)")
+    argument(parser, "--repeat N", "rounds (default: 20)", type=int, default=20)
+    argument(parser, "--threads N", "threads per run (default: torch's)", type=int)
     add_seed(parser)
     add_tolerances(parser, "by dtype")
     add_json(parser)
@@ -157,8 +152,9 @@ def _weights(
 def _graph(ir: IR, weights: Mapping[str, Tensor], call: Call) -> Action:
     """Return a run of the graph in the executor."""
     from torch_ir.run import IRExecutor
+    from torch_ir.run.weight_files import weights_read
 
-    return _bound(IRExecutor(ir, _own_weights(ir, weights)), call)
+    return _bound(IRExecutor(ir, weights_read(ir, weights)), call)
 
 
 def _eager(ir: IR, weights: Mapping[str, Tensor], call: Call, model: nn.Module | None) -> Action:
@@ -170,16 +166,10 @@ def _eager(ir: IR, weights: Mapping[str, Tensor], call: Call, model: nn.Module |
 
 def _backend(name: str, level: str | None, ir: IR, weights: Mapping[str, Tensor], call: Call) -> Action:
     from torch_ir.backends import compile
+    from torch_ir.run.weight_files import weights_read
 
-    return _bound(
-        compile(ir, _own_weights(ir, weights), backend=name, level=level, verify=False), call
-    )  # the benchmark compares the results
-
-
-def _own_weights(ir: IR, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights that a graph uses."""
-    keys = {key for param in ir.params if param.param for key in param.param.keys}
-    return {key: value for key, value in weights.items() if key in keys}
+    compiled = compile(ir, weights_read(ir, weights), backend=name, level=level, verify=False)
+    return _bound(compiled, call)  # the benchmark compares the results
 
 
 def _bound(function: Callable[..., Any], call: Call) -> Action:

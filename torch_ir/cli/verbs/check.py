@@ -9,14 +9,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, load_graph, show
+from torch_ir.cli.verb import add_json, argument, load_graph, show
 from torch_ir.errors import MissingFileError, SerializationError, printable
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.safety import Report
 
-_EXAMPLES = """
+SUMMARY = "check an IR file against the rules of the format"
+EXAMPLES = """
 model.json
 model.json --trusted
 model.pb --json
@@ -24,10 +24,9 @@ model.pb --json
 _MOST_SHOWN = 100
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "check", "check an IR file against the rules of the format", _EXAMPLES, run)
-    parser.add_argument("file", metavar="FILE", help="an IR file, trusted or not")
-    parser.add_argument("--trusted", action="store_true", help="skip shape and dtype inference")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(parser, "file FILE", "an IR file, trusted or not")
+    argument(parser, "--trusted", "skip shape and dtype inference")
     add_json(parser)
 
 

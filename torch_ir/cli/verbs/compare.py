@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import DIFFERENT, IN_PART, add_json, add_tolerances, add_verb, show
+from torch_ir.cli.verb import DIFFERENT, IN_PART, add_json, add_tolerances, argument, show
 from torch_ir.errors import CommandError
 
-if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
-
-_EXAMPLES = """
+SUMMARY = "compare the dumps of another runtime with a golden pack"
+EXAMPLES = """
 pack dumps
 pack dumps.safetensors --rtol 1e-2 --atol 1e-2
 pack dumps.npz --map names.json --json
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "compare", "compare the dumps of another runtime with a golden pack", _EXAMPLES, run)
-    parser.add_argument("pack", metavar="PACK", help="a folder that `golden` wrote")
-    parser.add_argument("dumps", metavar="DUMPS", help="a .safetensors or .npz file, or a folder of these and .npy")
-    parser.add_argument(
-        "--map", metavar="FILE", help="a JSON object that maps names of the runtime to names of the graph"
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(parser, "pack PACK", "a folder that `golden` wrote")
+    argument(parser, "dumps DUMPS", "a .safetensors or .npz file, or a folder of these and .npy")
+    argument(parser, "--map FILE", "a JSON object that maps names of the runtime to names of the graph")
     add_tolerances(parser, "the pack's")
     add_json(parser)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch_ir.cli.arguments.simulator_options import add_simulators, check_simulator, simulator_text, write_simulator
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, load_graph, print_json, read_weights, save_graph
+from torch_ir.cli.verb import add_json, argument, load_graph, print_json, read_weights, save_graph
 from torch_ir.errors import CommandError, printable
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
 
-_EXAMPLES = """
+SUMMARY = "write an IR file as JSON, protobuf or text, as ONNX, MLIR, StableHLO, Python or .pt2, or for a simulator"
+EXAMPLES = """
 model.json -o model.pb
 model.pb -o model.json
 model.json -o model.json.gz
@@ -40,26 +40,15 @@ _THEIRS = (".onnx", ".mlir", _STABLEHLO, ".py", ".pt2")
 _WITH_FUNCTIONS = (".onnx", ".mlir", _STABLEHLO)
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(
-        verbs,
-        "convert",
-        "write an IR file as JSON, protobuf or text, as ONNX, MLIR, StableHLO, Python or .pt2, or for a simulator",
-        _EXAMPLES,
-        run,
-    )
-    parser.add_argument("file", metavar="FILE", help="an IR file: protobuf (.pb, .binpb), JSON, gzipped JSON or text")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", required=True, help=f"the file to write: {', '.join((*_OURS, *_THEIRS))}"
-    )
-    parser.add_argument(
-        "-w", "--weights", metavar="FILE", help="weights to put into .onnx (default: none) or .pt2; or `random`"
-    )
-    parser.add_argument(
-        "--functions",
-        metavar="WHICH",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(parser, "file FILE", "an IR file: protobuf (.pb, .binpb), JSON, gzipped JSON or text")
+    argument(parser, "-o --output FILE", f"the file to write: {', '.join((*_OURS, *_THEIRS))}", required=True)
+    argument(parser, "-w --weights FILE", "weights to put into .onnx (default: none) or .pt2; or `random`")
+    argument(
+        parser,
+        "--functions WHICH",
+        "functions to keep in .onnx and .mlir files: none, blocks (the default), or all, with fused operators",
         choices=("none", "blocks", "all"),
-        help="functions to keep in .onnx and .mlir files: none, blocks (the default), or all, with fused operators",
     )
     add_simulators(parser)
     add_json(parser)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, function_of, open_graph, sizes_of
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_device, add_json, add_sizes, add_verb, show, terminal_width
+from torch_ir.cli.verb import add_device, add_json, add_sizes, argument, show, terminal_width
 from torch_ir.errors import CommandError
 
-if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
-
-_EXAMPLES = """
+SUMMARY = "report the cost of an IR file: FLOPs, bytes, memory, time"
+EXAMPLES = """
 model.json
 model.json --by op --top 5
 model.json --depth 2 --dim batch=8 --dim seq=512
@@ -25,24 +22,23 @@ llm.json --function decode --dim past=1024 --json
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "cost", "report the cost of an IR file: FLOPs, bytes, memory, time", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser, dim_help=DIM_OR_SIZE)
     parser.add_argument(
         "--by", choices=("module", "op", "node"), default="module", help="what a row is (default: module)"
     )
-    parser.add_argument("--depth", type=int, metavar="N", help="merge deeper modules into their ancestor at this depth")
-    parser.add_argument("--each-layer", action="store_true", help="show a row per layer, even if layers cost the same")
-    parser.add_argument("--top", type=int, metavar="N", help="show this many rows and the sum of the others")
+    argument(parser, "--depth N", "merge deeper modules into their ancestor at this depth", type=int)
+    argument(parser, "--each-layer", "show a row per layer, even if layers cost the same")
+    argument(parser, "--top N", "show this many rows and the sum of the others", type=int)
     add_sizes(parser, with_dim=False)
     add_device(parser, "estimate times for a device: {}, or `this` machine once calibrated")
-    parser.add_argument(
-        "--mode",
+    argument(
+        parser,
+        "--mode MODE",
+        "how the graph runs on a calibrated device: eager, executor (default) or compiled",
         default="executor",
-        metavar="MODE",
-        help="how the graph runs on a calibrated device: eager, executor (default) or compiled",
     )
-    parser.add_argument("--function", metavar="NAME", help="report a function of the graph instead, such as decode")
+    argument(parser, "--function NAME", "report a function of the graph instead, such as decode")
     add_json(parser)
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, open_graph
 from torch_ir.cli.arguments.target_argument import load_target_or_contract
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, show, terminal_width
+from torch_ir.cli.verb import add_json, argument, show, terminal_width
 from torch_ir.errors import CommandError
 
-if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
-
-_EXAMPLES = """
+SUMMARY = "report how much of an IR file a target can run"
+EXAMPLES = """
 model.json --target npu.toml
 model.json --target npu.toml --dim batch=8 --json
 net.py:Net --input 1x3x224x224 --target npu.toml
@@ -23,18 +20,16 @@ model.json --target npu.toml --fail-under 95 --by flops
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "coverage", "report how much of an IR file a target can run", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser, dim_help=DIM_OR_SIZE)
-    parser.add_argument(
-        "-t",
-        "--target",
+    argument(
+        parser,
+        "-t --target TARGET",
+        "the target's contract, a .toml or .json file, or the Target itself, as file.py:name",
         required=True,
-        metavar="TARGET",
-        help="the target's contract, a .toml or .json file, or the Target itself, as file.py:name",
     )
-    parser.add_argument("--no-decompose", action="store_true", help="do not try decompositions or import torch")
-    parser.add_argument("--fail-under", type=float, metavar="PERCENT", help="exit with 1 if less is supported")
+    argument(parser, "--no-decompose", "do not try decompositions or import torch")
+    argument(parser, "--fail-under PERCENT", "exit with 1 if less is supported", type=float)
     parser.add_argument(
         "--by", choices=("nodes", "flops", "bytes"), default="nodes", help="what --fail-under counts (default: nodes)"
     )

@@ -8,15 +8,15 @@ import sys
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from torch_ir.cli.verb import DIFFERENT, add_json, add_sizes, add_verb, load_graph, print_json, terminal_width
+from torch_ir.cli.verb import DIFFERENT, add_json, add_sizes, argument, load_graph, print_json, terminal_width
 from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
     from torch_ir.analysis import Diff
     from torch_ir.analysis.cost_model.delta import CostDelta
-    from torch_ir.cli.parser import Verbs
 
-_EXAMPLES = """
+SUMMARY = "compare two IR files node by node, ignoring names, with costs"
+EXAMPLES = """
 model.json other.json
 model.json model.pb --origins
 model.json optimised.json --only added,removed --by module
@@ -29,30 +29,25 @@ _IGNORABLE = ("order", "weights")
 _COLOURS = {"+": 32, "-": 31, "~": 33, "=": 2, "@": 36}
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "diff", "compare two IR files node by node, ignoring names, with costs", _EXAMPLES, run)
-    parser.add_argument("first", metavar="FIRST", help="an IR file")
-    parser.add_argument("second", metavar="SECOND", help="another one")
-    parser.add_argument("--only", metavar="WORDS", help=f"show only these kinds of nodes: {', '.join(_STATUSES)}")
-    parser.add_argument("--names", action="store_true", help="also show nodes that differ only in name")
-    parser.add_argument("--origins", action="store_true", help="also compare the modules and source lines of nodes")
-    parser.add_argument("--ignore", metavar="WORDS", help=f"differences to ignore: {', '.join(_IGNORABLE)}")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(parser, "first FIRST", "an IR file")
+    argument(parser, "second SECOND", "another one")
+    argument(parser, "--only WORDS", f"show only these kinds of nodes: {', '.join(_STATUSES)}")
+    argument(parser, "--names", "also show nodes that differ only in name")
+    argument(parser, "--origins", "also compare the modules and source lines of nodes")
+    argument(parser, "--ignore WORDS", f"differences to ignore: {', '.join(_IGNORABLE)}")
     parser.add_argument("--by", choices=("op", "module"), default="op", help="group costs by (default: op)")
-    parser.add_argument(
-        "--top", type=int, default=10, metavar="N", help="show this many rows of the costs (default: 10)"
-    )
+    argument(parser, "--top N", "show this many rows of the costs (default: 10)", type=int, default=10)
     add_sizes(parser)
-    parser.add_argument(
-        "--fail-on",
-        action="append",
-        default=[],
-        metavar="BUDGET",
-        help="exit with 3 only if a cost grows by more than this: flops+5%%, nodes+0, peak+10MB; repeatable",
+    argument(
+        parser,
+        "--fail-on BUDGET...",
+        "exit with 3 only if a cost grows by more than this: flops+5%%, nodes+0, peak+10MB; repeatable",
     )
-    parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even if the graphs differ")
+    argument(parser, "--exit-zero", "exit with 0 even if the graphs differ")
     kind = parser.add_mutually_exclusive_group()
     add_json(kind)
-    kind.add_argument("--markdown", action="store_true", help="print Markdown for a pull request comment")
+    argument(kind, "--markdown", "print Markdown for a pull request comment")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, open_at_level, sizes_of
-from torch_ir.cli.verb import add_level, add_sizes, add_verb, load_at_level
+from torch_ir.cli.verb import add_level, add_sizes, argument, load_at_level
 from torch_ir.errors import CommandError, GraphError, printable
 
 if TYPE_CHECKING:
-    from torch_ir.cli.parser import Verbs
     from torch_ir.draw.elements import Scene
     from torch_ir.ir import IR
 
-_EXAMPLES = """
+SUMMARY = "draw an IR file"
+EXAMPLES = """
 model.json -o model.png
 model.json --depth 2 --fold -o model.svg
 model.json --focus layers.0.attn --radius 2 -o attention.png
@@ -33,41 +33,30 @@ _MANY_BOXES = 1000
 _UNITS = {"flops": "FLOPs", "bytes": "B"}
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "draw", "draw an IR file", _EXAMPLES, run, other_names=("visualize",))
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser, dim_help=DIM_OR_SIZE)
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help=".png, .svg and .pdf are drawn, .dot is Graphviz text, others are Mermaid text",
+    argument(
+        parser, "-o --output FILE", ".png, .svg and .pdf are drawn, .dot is Graphviz text, others are Mermaid text"
     )
-    parser.add_argument(
-        "--format", choices=_FORMATS, metavar="NAME", help=f"the format, instead of the suffix: {', '.join(_FORMATS)}"
-    )
+    argument(parser, "--format NAME", f"the format, instead of the suffix: {', '.join(_FORMATS)}", choices=_FORMATS)
     what = parser.add_argument_group("content (default: an easily readable view; `visualize`: the first 30 nodes)")
-    what.add_argument("--depth", type=int, metavar="N", help="one box per module at this depth")
-    what.add_argument("--fold", action="store_true", help="draw consecutive equal layers once")
+    argument(what, "--depth N", "one box per module at this depth", type=int)
+    argument(what, "--fold", "draw consecutive equal layers once")
     add_level(what)
-    what.add_argument(
-        "--focus", action="append", default=[], metavar="NAME", help="draw only around this node or module; repeatable"
-    )
-    what.add_argument("--radius", type=int, metavar="N", help="distance from --focus in boxes (default: 3)")
-    what.add_argument(
-        "--max-nodes",
-        type=int,
-        metavar="N",
-        help="draw the first N nodes (default with --fold or --depth: 300); 0 draws all",
+    argument(what, "--focus NAME...", "draw only around this node or module; repeatable")
+    argument(what, "--radius N", "distance from --focus in boxes (default: 3)", type=int)
+    argument(
+        what, "--max-nodes N", "draw the first N nodes (default with --fold or --depth: 300); 0 draws all", type=int
     )
     weights = what.add_mutually_exclusive_group()
-    weights.add_argument("--weights", action="store_true", default=None, help="draw the weights")
-    weights.add_argument("--no-weights", action="store_false", dest="weights", help="leave the weights out")
-    what.add_argument("--assertions", action="store_true", help="also draw assertions")
+    argument(weights, "--weights", "draw the weights", default=None)
+    argument(weights, "--no-weights", "leave the weights out", action="store_false", dest="weights")
+    argument(what, "--assertions", "also draw assertions")
     colours = parser.add_argument_group("colours")
-    colours.add_argument("--heat", choices=tuple(_UNITS), metavar="COST", help="colour by cost: flops or bytes")
+    argument(colours, "--heat COST", "colour by cost: flops or bytes", choices=tuple(_UNITS))
     add_sizes(colours, with_dim=False)
-    colours.add_argument("--against", metavar="FILE", help="draw this file beside it, with differences in colour")
-    colours.add_argument("--no-legend", action="store_true", help="leave out the legend")
+    argument(colours, "--against FILE", "draw this file beside it, with differences in colour")
+    argument(colours, "--no-legend", "leave out the legend")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, function_of, open_at_level, sizes_of
 from torch_ir.cli.models.model_kinds import is_model
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_level, add_sizes, add_verb, at_level, load_graph
+from torch_ir.cli.verb import add_level, add_sizes, argument, at_level, load_graph
 from torch_ir.errors import CommandError, printable
 from torch_ir.ir.files.atomic_write import plain_target
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.golden import Comparison
     from torch_ir.ir import IR
 
-_EXAMPLES = """
+SUMMARY = "write an IR file as an interactive HTML page"
+EXAMPLES = """
 model.json
 model.json -o model.html --open
 model.json --dim batch=8 --dim seq=512
@@ -30,20 +30,17 @@ model.json --python --sources path/to/model
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "explore", "write an IR file as an interactive HTML page", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser, dim_help=DIM_OR_SIZE)
-    parser.add_argument("-o", "--output", metavar="FILE", help="the page (default: the name of the graph with .html)")
-    parser.add_argument("--open", action="store_true", help="open the page in the browser")
-    parser.add_argument("--against", metavar="FILE", help="show this file beside it, with differences marked")
+    argument(parser, "-o --output FILE", "the page (default: the name of the graph with .html)")
+    argument(parser, "--open", "open the page in the browser")
+    argument(parser, "--against FILE", "show this file beside it, with differences marked")
     add_level(parser)
-    parser.add_argument("--function", metavar="NAME", help="show a function of the graph instead, such as decode")
-    parser.add_argument("--pack", metavar="PACK", help="a golden pack, for errors of the runtimes in --dumps")
-    parser.add_argument(
-        "--dumps", action="append", default=[], metavar="DUMPS", help="values of a runtime; repeatable, needs --pack"
-    )
-    parser.add_argument("--python", action="store_true", help="show the Python that `convert` generates for each node")
-    parser.add_argument("--sources", metavar="FOLDER", help="show lines of the model's source below this folder")
+    argument(parser, "--function NAME", "show a function of the graph instead, such as decode")
+    argument(parser, "--pack PACK", "a golden pack, for errors of the runtimes in --dumps")
+    argument(parser, "--dumps DUMPS...", "values of a runtime; repeatable, needs --pack")
+    argument(parser, "--python", "show the Python that `convert` generates for each node")
+    argument(parser, "--sources FOLDER", "show lines of the model's source below this folder")
     add_sizes(parser, with_dim=False)
 
 

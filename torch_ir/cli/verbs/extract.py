@@ -9,18 +9,16 @@ import sys
 from collections.abc import Mapping
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch_ir.cli.arguments.graph_argument import MODELS
 from torch_ir.cli.stdout import STDOUT
-from torch_ir.cli.verb import add_dequantize, add_inputs, add_json, add_level, add_verb, save_graph, show
-from torch_ir.cli.verbs.info import summarise
+from torch_ir.cli.verb import add_blocks, add_dequantize, add_inputs, add_json, add_level, argument, save_graph, show
+from torch_ir.cli.verbs.info import counts_text, summarise
 from torch_ir.errors import CommandError
 
-if TYPE_CHECKING:
-    from torch_ir.cli.parser import Verbs
-
-_EXAMPLES = """
+SUMMARY = "capture a model as an IR file, without its weights"
+EXAMPLES = """
 net.py:Net --input 1x3x224x224 -o net.json
 "hf:bert?num_hidden_layers=2&class=BertForMaskedLM" -o bert.json
 "hf:mixtral?num_hidden_layers=2" --weight-layout checkpoint -o mixtral.json
@@ -37,61 +35,41 @@ net.py:Detour --input 1x8 --capture record --level module -o net.json
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "extract", "capture a model as an IR file, without its weights", _EXAMPLES, run)
-    parser.add_argument("model", metavar="MODEL", help=f"{MODELS}; language models without a KV cache (see `llm`)")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(parser, "model MODEL", f"{MODELS}; language models without a KV cache (see `llm`)")
     add_inputs(parser, "the range of a named size, such as batch=1..32; repeatable")
-    parser.add_argument(
-        "--fixed",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="an input whose values are part of the graph, such as the sizes of images: NAME=[[1,4,4]], or NAME with "
+    argument(
+        parser,
+        "--fixed NAME...",
+        "an input whose values are part of the graph, such as the sizes of images: NAME=[[1,4,4]], or NAME with "
         "`--input NAME=@FILE`; repeatable",
     )
-    parser.add_argument(
-        "--capture",
+    argument(
+        parser,
+        "--capture HOW",
+        "`export` with torch.export, `record` one run in Python, or `auto`: export, else record (default)",
         default="auto",
-        metavar="HOW",
-        help="`export` with torch.export, `record` one run in Python, or `auto`: export, else record (default)",
     )
-    parser.add_argument(
-        "--explore",
-        type=int,
-        metavar="N",
-        help="limit of branches explored where Python branches on data (default: 16)",
-    )
-    parser.add_argument(
+    argument(parser, "--explore N", "limit of branches explored where Python branches on data (default: 16)", type=int)
+    argument(
+        parser,
         "--real",
-        action="store_true",
-        help="capture on real values: initial weights, and random inputs where no file gives them "
+        "capture on real values: initial weights, and random inputs where no file gives them "
         "(default: only for models that cannot be captured without)",
     )
-    parser.add_argument(
-        "-w",
-        "--weights",
-        metavar="FILE",
-        help="capture on the weights of a .pt or .safetensors file or a folder",
-    )
+    argument(parser, "-w --weights FILE", "capture on the weights of a .pt or .safetensors file or a folder")
     add_level(parser)
-    parser.add_argument(
-        "--blocks",
-        default="inline",
-        metavar="HOW",
-        help="repeated layers: `inline` (default), or as calls of one `function`",
-    )
-    parser.add_argument(
-        "--weight-layout",
-        metavar="WHOSE",
-        help="of models of transformers: read weights as a `checkpoint` stores them (default if it is quantised), or "
+    add_blocks(parser)
+    argument(
+        parser,
+        "--weight-layout WHOSE",
+        "of models of transformers: read weights as a `checkpoint` stores them (default if it is quantised), or "
         "as the `model` has them in its state_dict (default otherwise)",
     )
     add_dequantize(parser)
-    parser.add_argument("--crosscheck", action="store_true", help="compare the recording with torch.export's graph")
-    parser.add_argument("--name", help="the name of the model in the file (default: its class)")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="the IR file to write, or - for stdout (default: a new file, NAME.json)"
-    )
+    argument(parser, "--crosscheck", "compare the recording with torch.export's graph")
+    argument(parser, "--name NAME", "the name of the model in the file (default: its class)")
+    argument(parser, "-o --output FILE", "the IR file to write, or - for stdout (default: a new file, NAME.json)")
     add_json(parser)
 
 
@@ -149,12 +127,7 @@ def _written(path: str) -> dict[str, Any]:
 
 
 def _sentence(facts: Mapping[str, Any]) -> str:
-    from torch_ir.analysis.cost_model.table_text import parameters_text, plural
-
     place = "stdout" if facts["file"] == STDOUT else facts["file"]
     beside = "".join(f", constants in {path}" for path in facts["constants"])
     size = "" if facts["file_bytes"] is None else f" ({facts['file_bytes']:,} bytes{beside})"
-    return (
-        f"{facts['model_name']}: {plural(facts['num_nodes'], 'node')}, {plural(facts['num_weights'], 'weight')}, "
-        f"{parameters_text(facts['total_parameters'])} in {facts['seconds']:.2f} s -> {place}{size}"
-    )
+    return f"{facts['model_name']}: {counts_text(facts)} in {facts['seconds']:.2f} s -> {place}{size}"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from torch_ir.cli.arguments.graph_argument import MODELS
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_inputs, add_json, add_seed, add_verb, load_checked, read_weights, show
+from torch_ir.cli.verb import add_inputs, add_json, add_seed, argument, load_checked, read_weights, show
 from torch_ir.errors import CommandError
 
-if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
-
-_EXAMPLES = """
+SUMMARY = "write the value of every node of an IR file"
+EXAMPLES = """
 model.json net.py:Net -o pack
 model.json net.py:Net --weights net.safetensors --input x=@image.npy -o pack
 model.json --weights net.safetensors --only encoder.layers.0 -o pack
@@ -21,25 +18,17 @@ model.json --weights random --with-weights --every 10 -o pack
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "golden", "write the value of every node of an IR file", _EXAMPLES, run)
-    parser.add_argument("file", metavar="FILE", help="an IR file")
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs="?",
-        help=f"the original model, with which the graph is compared first: {MODELS}",
-    )
-    parser.add_argument("-w", "--weights", metavar="FILE", help=".pt, .safetensors, or `random` (default: the model's)")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(parser, "file FILE", "an IR file")
+    argument(parser, "model MODEL", f"the original model, with which the graph is compared first: {MODELS}", nargs="?")
+    argument(parser, "-w --weights FILE", ".pt, .safetensors, or `random` (default: the model's)")
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
     add_seed(parser)
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="MODULE", help="only nodes of this module; repeatable"
-    )
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="every n-th node, and the outputs")
-    parser.add_argument("--max-bytes", type=int, metavar="N", help="fail if the pack would exceed this size")
-    parser.add_argument("--with-weights", action="store_true", help="include the weights in the pack")
-    parser.add_argument("-o", "--output", metavar="PACK", required=True, help="the folder to write")
+    argument(parser, "--only MODULE...", "only nodes of this module; repeatable")
+    argument(parser, "--every N", "every n-th node, and the outputs", type=int, default=1)
+    argument(parser, "--max-bytes N", "fail if the pack would exceed this size", type=int)
+    argument(parser, "--with-weights", "include the weights in the pack")
+    argument(parser, "-o --output PACK", "the folder to write", required=True)
     add_json(parser)
 
 

@@ -6,17 +6,17 @@ import argparse
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import add_graph, open_at_level
-from torch_ir.cli.verb import add_json, add_level, add_verb, as_json
+from torch_ir.cli.verb import add_json, add_level, argument, as_json
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR, TensorMeta
 
-_EXAMPLES = """
+SUMMARY = "summarise an IR file"
+EXAMPLES = """
 model.json
 model.json --json
 model.json --json -o summary.json
@@ -30,12 +30,11 @@ _KINDS = {
 }  # fmt: skip
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "info", "summarise an IR file", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser)
     add_level(parser)
     add_json(parser)
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of printing")
+    argument(parser, "-o --output FILE", "write to a file instead of printing")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -143,6 +142,14 @@ def _as_text(facts: dict[str, Any]) -> str:
         if rows := [f"  {name}: {value}" for name, value in (table or {}).items() if value]:
             lines += ["", f"{title}:", *rows]
     return "\n".join(lines)
+
+
+def counts_text(facts: Mapping[str, Any]) -> str:
+    """Return the numbers of nodes, weights and parameters of a summary: `3 nodes, 2 weights, 12 parameters`."""
+    from torch_ir.analysis.cost_model.table_text import parameters_text, plural
+
+    counts = f"{plural(facts['num_nodes'], 'node')}, {plural(facts['num_weights'], 'weight')}"
+    return f"{counts}, {parameters_text(facts['total_parameters'])}"
 
 
 def shape_text(dims: Sequence[int | str]) -> str:

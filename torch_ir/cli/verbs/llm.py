@@ -11,23 +11,24 @@ from typing import TYPE_CHECKING, Any
 from torch_ir.cli.progress import show_progress, watch_layers
 from torch_ir.cli.verb import (
     DIFFERENT,
+    add_blocks,
     add_dequantize,
     add_json,
-    add_verb,
+    argument,
     load_checked,
     save_graph,
     show,
     terminal_width,
 )
-from torch_ir.cli.verbs.info import shape_text, summarise
+from torch_ir.cli.verbs.info import counts_text, shape_text, summarise
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
     from torch_ir.cli.arguments.input_specs import InputSpec
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
 
-_EXAMPLES = """
+SUMMARY = "capture prefill and decode of a language model, with KV cache"
+EXAMPLES = """
 "hf:llama?num_hidden_layers=8" -o llama.json
 path/to/checkpoint -o model.json --batch 1 --cache-length 2048 --json
 my_package.models:make_config -o model.json --padding
@@ -44,77 +45,59 @@ _OF_FORMS = ("rolling", "cache_dtype", "max_length")  # options that need --form
 _TEXT_ONLY = 2  # graphs of a model without encoders
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "llm", "capture prefill and decode of a language model, with KV cache", _EXAMPLES, run)
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="hf:TYPE?key=value&..., a folder with a config.json, or net.py:make, a function that returns a config "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(
+        parser,
+        "model MODEL",
+        "hf:TYPE?key=value&..., a folder with a config.json, or net.py:make, a function that returns a config "
         "or a model; an IR file to show, or to rewrite with --lora and --form",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="the IR file to write")
-    parser.add_argument(
-        "--lora",
-        metavar="FOLDER",
-        help="merge a LoRA adapter of PEFT into the weights",
+    argument(parser, "-o --output FILE", "the IR file to write")
+    argument(parser, "--lora FOLDER", "merge a LoRA adapter of PEFT into the weights")
+    argument(
+        parser,
+        "--lora-input FOLDER...",
+        "take a LoRA adapter of PEFT as an input that each row of the batch chooses; repeatable",
     )
-    parser.add_argument(
-        "--lora-input",
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="take a LoRA adapter of PEFT as an input that each row of the batch chooses; repeatable",
-    )
-    parser.add_argument("--batch", type=int, metavar="N", help="fix the batch size (default: it varies)")
-    parser.add_argument("--prompt", type=int, metavar="N", help="fix the length of the prompt (default: it varies)")
-    parser.add_argument("--cache-length", type=int, metavar="N", help="a cache of fixed length N (default: it grows)")
-    parser.add_argument("--padding", action="store_true", help="take an attention mask, for padded prompts")
-    parser.add_argument("--all-logits", action="store_true", help="return the logits of every token")
-    parser.add_argument(
-        "--encoder-input", metavar="SPEC", help="the input of an encoder that takes no token ids, such as 1x80x3000"
-    )
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="SPEC",
-        help="for a model with encoders of images, videos or sound, what its processor returns: @FILE.npz, or each "
+    argument(parser, "--batch N", "fix the batch size (default: it varies)", type=int)
+    argument(parser, "--prompt N", "fix the length of the prompt (default: it varies)", type=int)
+    argument(parser, "--cache-length N", "a cache of fixed length N (default: it grows)", type=int)
+    argument(parser, "--padding", "take an attention mask, for padded prompts")
+    argument(parser, "--all-logits", "return the logits of every token")
+    argument(parser, "--encoder-input SPEC", "the input of an encoder that takes no token ids, such as 1x80x3000")
+    argument(
+        parser,
+        "--input SPEC...",
+        "for a model with encoders of images, videos or sound, what its processor returns: @FILE.npz, or each "
         "input, such as input_ids=i64[1,40] and pixel_values=1x3x336x336; whole numbers of a file that an encoder "
         "reads, such as the sizes of images, are part of the graph; repeatable",
     )
-    parser.add_argument(
-        "--blocks",
-        default="inline",
-        metavar="HOW",
-        help="repeated layers: `inline` (default), or as calls of one `function`",
-    )
-    parser.add_argument(
-        "--weight-layout",
+    add_blocks(parser)
+    argument(
+        parser,
+        "--weight-layout WHOSE",
+        "read weights as a `checkpoint` stores them (default), or as the `model` has them in its state_dict",
         default="checkpoint",
-        metavar="WHOSE",
-        help="read weights as a `checkpoint` stores them (default), or as the `model` has them in its state_dict",
     )
-    parser.add_argument(
-        "--form",
-        metavar="LAYOUT",
-        help="write one graph for every step, k tokens of each sequence at its position, over a cache of `slots` or "
+    argument(
+        parser,
+        "--form LAYOUT",
+        "write one graph for every step, k tokens of each sequence at its position, over a cache of `slots` or "
         "`paged`, with block tables",
     )
-    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="entries of a block of --form paged")
-    parser.add_argument("--rolling", action="store_true", help="--form: sliding windows keep what they read")
-    parser.add_argument("--cache-dtype", metavar="DTYPE", help="--form: store the cache as int8 or float8_e4m3fn")
-    parser.add_argument("--max-length", type=int, metavar="N", help="--form: the longest sequence, if not the model's")
+    argument(parser, "--block-size N", "entries of a block of --form paged", type=int, default=16)
+    argument(parser, "--rolling", "--form: sliding windows keep what they read")
+    argument(parser, "--cache-dtype DTYPE", "--form: store the cache as int8 or float8_e4m3fn")
+    argument(parser, "--max-length N", "--form: the longest sequence, if not the model's", type=int)
     add_dequantize(parser)
-    parser.add_argument(
-        "--checkpoint",
-        metavar="PATH",
-        help="a checkpoint whose headers say which weights are quantised, and in which dtypes they are stored "
+    argument(
+        parser,
+        "--checkpoint PATH",
+        "a checkpoint whose headers say which weights are quantised, and in which dtypes they are stored "
         "(default: the one in MODEL, if that is a folder with weights)",
     )
-    parser.add_argument("--name", help="the name of the model in the file (default: its class)")
-    parser.add_argument(
-        "--verify", type=int, metavar="N", help="generate N tokens with random weights and compare with the model"
-    )
+    argument(parser, "--name NAME", "the name of the model in the file (default: its class)")
+    argument(parser, "--verify N", "generate N tokens with random weights and compare with the model", type=int)
     add_json(parser)
 
 
@@ -291,14 +274,10 @@ def _verify(ir: IR, arguments: argparse.Namespace, processed: Sequence[InputSpec
 
 
 def _form_lines(facts: dict[str, Any]) -> list[str]:
-    from torch_ir.analysis.cost_model.table_text import parameters_text, plural
     from torch_ir.analysis.cost_model.text_table import aligned
 
     step, cache = facts["step"], facts["cache"]
-    lines = [
-        f"{step['model_name']}: step {plural(step['num_nodes'], 'node')}, {plural(step['num_weights'], 'weight')}, "
-        f"{parameters_text(step['total_parameters'])} -> {facts['file']}"
-    ]
+    lines = [f"{step['model_name']}: step {counts_text(step)} -> {facts['file']}"]
     rows = [
         (each["name"], f"{each['dtype']}{shape_text(each['shape'])}", each["input"], each["output"])
         for each in cache[:_SHOWN]
@@ -329,11 +308,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         f"decode {plural(decode['num_nodes'], 'node')}, {plural(prefill['num_weights'], 'weight')}, "
         f"{parameters_text(prefill['total_parameters'])}{seconds} -> {facts['file']}"
     ]
-    lines += [
-        f"{name}: {plural(facts[name]['num_nodes'], 'node')}, {plural(facts[name]['num_weights'], 'weight')}, "
-        f"{parameters_text(facts[name]['total_parameters'])}"
-        for name in before
-    ]
+    lines += [f"{name}: {counts_text(facts[name])}" for name in before]
     rows = [
         (each["name"], f"{each['dtype']}{shape_text(each['shape'])}", each["prefill_output"], each["decode_input"],
          each["decode_output"] or "(unchanged)", str(each["bytes"]))

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
 from torch_ir.cli.arguments.target_argument import load_target
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, show, terminal_width
+from torch_ir.cli.verb import add_json, argument, show, terminal_width
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.targets import Lowered
 
-_EXAMPLES = """
+SUMMARY = "lower an IR file to your target and list what is missing"
+EXAMPLES = """
 model.json --target mynpu.py:npu
 model.json --target mynpu.py:npu -o lowered.json --picture lowered.png
 model.json --target mynpu.py:npu -o lowered.pb
@@ -25,22 +25,15 @@ model.json --target mynpu.py:npu --json --fail-missing
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "lower", "lower an IR file to your target and list what is missing", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser)
-    parser.add_argument(
-        "-t", "--target", required=True, metavar="TARGET", help="the Target, as file.py:name or package.module:name"
-    )
-    parser.add_argument("--decompose", action="store_true", help="let torch decompose operators without a handler")
-    parser.add_argument("--log", action="store_true", help="print a line per layer")
+    argument(parser, "-t --target TARGET", "the Target, as file.py:name or package.module:name", required=True)
+    argument(parser, "--decompose", "let torch decompose operators without a handler")
+    argument(parser, "--log", "print a line per layer")
     add_json(parser)
-    parser.add_argument("--fail-missing", action="store_true", help="exit with 1 if an operator of a run is missing")
-    parser.add_argument(
-        "--picture", metavar="FILE", help="draw the layers, missing ones in red; .html is an interactive page"
-    )
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write the layers: .pb and .binpb as protobuf, else JSON"
-    )
+    argument(parser, "--fail-missing", "exit with 1 if an operator of a run is missing")
+    argument(parser, "--picture FILE", "draw the layers, missing ones in red; .html is an interactive page")
+    argument(parser, "-o --output FILE", "write the layers: .pb and .binpb as protobuf, else JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, function_of, open_graph, sizes_of
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_sizes, add_verb, save_graph, show
+from torch_ir.cli.verb import add_json, add_sizes, argument, save_graph, show
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
     from torch_ir.analysis import Bank, MemoryPlan
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
 
-_EXAMPLES = """
+SUMMARY = "plan the memory of an IR file: an offset in a bank for every tensor"
+EXAMPLES = """
 model.json
 model.json --align 64 --picture plan.svg
 model.json --bank sram=1MB --bank dram -o planned.json
@@ -27,31 +27,20 @@ llm.json --function decode --dim batch=1 --dim past=1024 --json
 _ARENA = "arena"
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(
-        verbs, "memory", "plan the memory of an IR file: an offset in a bank for every tensor", _EXAMPLES, run
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser, dim_help=DIM_OR_SIZE)
     add_sizes(parser, with_dim=False)
-    parser.add_argument(
-        "--bank",
-        action="append",
-        default=[],
-        metavar="NAME[=SIZE]",
-        help="a memory, the fastest first; what does not fit goes to the next; repeatable (default: one, unlimited)",
+    argument(
+        parser,
+        "--bank NAME[=SIZE]...",
+        "a memory, the fastest first; what does not fit goes to the next; repeatable (default: one, unlimited)",
     )
-    parser.add_argument(
-        "--align", type=int, default=1, metavar="BYTES", help="offsets are multiples of this (default: 1)"
-    )
-    parser.add_argument("--reorder", action="store_true", help="first order the nodes for a lower peak; needs -o")
-    parser.add_argument(
-        "--check", action="store_true", help="check the plan in the file against its graph, and show it"
-    )
-    parser.add_argument("--function", metavar="NAME", help="plan a function of the graph instead, such as decode")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write the graph with its plan: .json, .json.gz, .pb or .ir"
-    )
-    parser.add_argument("--picture", metavar="FILE", help="draw the plan over time: an .svg file")
+    argument(parser, "--align BYTES", "offsets are multiples of this (default: 1)", type=int, default=1)
+    argument(parser, "--reorder", "first order the nodes for a lower peak; needs -o")
+    argument(parser, "--check", "check the plan in the file against its graph, and show it")
+    argument(parser, "--function NAME", "plan a function of the graph instead, such as decode")
+    argument(parser, "-o --output FILE", "write the graph with its plan: .json, .json.gz, .pb or .ir")
+    argument(parser, "--picture FILE", "draw the plan over time: an .svg file")
     add_json(parser)
 
 

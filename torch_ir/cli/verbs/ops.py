@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import MODELS, open_graph
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_inputs, add_json, add_verb, show, terminal_width
+from torch_ir.cli.verb import add_inputs, add_json, argument, show, terminal_width
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ops.operator_summary import OperatorFacts
 
-_EXAMPLES = """
+SUMMARY = "list the operators of an IR file, or describe operators of torch"
+EXAMPLES = """
 model.json
 model.json --check
 model.json --json
@@ -28,15 +28,12 @@ aten.conv2d
 _FILES = (".json", ".json.gz", ".pb", ".binpb", ".ir", ".pt2")
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "ops", "list the operators of an IR file, or describe operators of torch", _EXAMPLES, run)
-    parser.add_argument(
-        "file", metavar="GRAPH|OPERATOR", nargs="?", help=f"an operator such as aten.conv2d, an IR file, or {MODELS}"
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(parser, "file GRAPH|OPERATOR", f"an operator such as aten.conv2d, an IR file, or {MODELS}", nargs="?")
     add_inputs(parser, "for a model: the range of a named size, such as batch=1..32, or one size; repeatable")
-    parser.add_argument("--check", action="store_true", help="show whether each operator of the graph runs here")
-    parser.add_argument("--search", metavar="WORD", help="list all operators of torch whose names contain this")
-    parser.add_argument("--list", action="store_true", help="list all operators of torch")
+    argument(parser, "--check", "show whether each operator of the graph runs here")
+    argument(parser, "--search WORD", "list all operators of torch whose names contain this")
+    argument(parser, "--list", "list all operators of torch")
     add_json(parser)
 
 

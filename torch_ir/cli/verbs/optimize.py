@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, save_graph, show, terminal_width
+from torch_ir.cli.verb import add_json, argument, save_graph, show, terminal_width
 from torch_ir.cli.verbs.passes import list_all
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
 
-_EXAMPLES = """
+SUMMARY = "optimise a graph, without weights, and report the savings"
+EXAMPLES = """
 model.json -o better.json
 model.json -o better.json --level full --verify
 model.json --level full --verify -i 'ids=i64[2,16]<1000'
@@ -26,41 +26,32 @@ model.json -o core.json --pass decompose:to=core --pass dead-code
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "optimize", "optimise a graph, without weights, and report the savings", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(
         parser,
         nargs="?",
         dim_help="a value for a symbolic size to verify with, such as batch=4; for a model, its range",
     )
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="where to write the optimised graph (default: report only)"
-    )
-    parser.add_argument("--level", default="basic", metavar="LEVEL", help="clean (bit-exact), basic (default) or full")
-    parser.add_argument(
-        "--pass",
+    argument(parser, "-o --output FILE", "where to write the optimised graph (default: report only)")
+    argument(parser, "--level LEVEL", "clean (bit-exact), basic (default) or full", default="basic")
+    argument(
+        parser,
+        "--pass NAME[:OPTION=VALUE]...",
+        "run this pass instead of a level; repeatable, in order",
         dest="passes",
-        action="append",
-        metavar="NAME[:OPTION=VALUE]",
-        help="run this pass instead of a level; repeatable, in order",
+        default=None,
     )
-    parser.add_argument(
-        "--explain",
+    argument(
+        parser,
+        "--explain WORD",
+        "list all changes and why rules declined; with a word, only passes, rules or nodes that contain it",
         nargs="?",
         const="",
-        metavar="WORD",
-        help="list all changes and why rules declined; with a word, only passes, rules or nodes that contain it",
     )
-    parser.add_argument(
-        "--verify",
-        action="store_true",
-        help="run both graphs on random inputs and weights and compare; exit with 1 if they differ",
-    )
-    parser.add_argument(
-        "-w", "--weights", metavar="FILE", help="verify with these: .pt, .safetensors (default: random)"
-    )
-    parser.add_argument("--dtype", metavar="DTYPE", help="verify in this dtype, such as float64 or bfloat16")
-    parser.add_argument("--list", action="store_true", help="list all passes with their options")
+    argument(parser, "--verify", "run both graphs on random inputs and weights and compare; exit with 1 if they differ")
+    argument(parser, "-w --weights FILE", "verify with these: .pt, .safetensors (default: random)")
+    argument(parser, "--dtype DTYPE", "verify in this dtype, such as float64 or bfloat16")
+    argument(parser, "--list", "list all passes with their options")
     add_json(parser)
 
 

@@ -6,22 +6,21 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, show, terminal_width
+from torch_ir.cli.verb import add_json, argument, show, terminal_width
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.passes import Pass
 
-_EXAMPLES = """
+SUMMARY = "list the optimisation passes, or explain one"
+EXAMPLES = """
 
 fold-batch-norm
 --json
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "passes", "list the optimisation passes, or explain one", _EXAMPLES, run)
-    parser.add_argument("name", metavar="PASS", nargs="?", help="the pass to explain")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(parser, "name PASS", "the pass to explain", nargs="?")
     add_json(parser)
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.arguments.size_specs import parse_sizes
-from torch_ir.cli.verb import add_device, add_json, add_verb, load_checked, show, terminal_width
+from torch_ir.cli.verb import add_device, add_json, argument, load_checked, show, terminal_width
 
-if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
-
-_EXAMPLES = """
+SUMMARY = "find the best way to divide a graph over devices"
+EXAMPLES = """
 llama.json --devices 8 --memory 80GB -o plan.json
 llama.json --devices 8 --memory 80GB --device peak=990TFLOPs,bw=3.35TB/s --link 450GB/s,2us
 deepseek.json --devices 64 --memory 80GB --per-node 8 --between 50GB/s,10us --objective throughput
@@ -21,32 +19,29 @@ llm.json --entry decode --dim batch=8 --dim past=4096 --devices 4 --memory 80GB 
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "plan", "find the best way to divide a graph over devices", _EXAMPLES, run)
-    parser.add_argument("file", metavar="FILE", help="an IR file")
-    parser.add_argument("--devices", type=int, required=True, metavar="N", help="number of devices")
-    parser.add_argument("--memory", required=True, metavar="BYTES", help="memory of each device, such as 80GB")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(parser, "file FILE", "an IR file")
+    argument(parser, "--devices N", "number of devices", type=int, required=True)
+    argument(parser, "--memory BYTES", "memory of each device, such as 80GB", required=True)
     add_device(parser, "the device for time estimates: {}, or `this`")
-    parser.add_argument("--per-node", type=int, metavar="N", help="devices in a node (default: 8)")
-    parser.add_argument("--link", metavar="LINK", help="bandwidth and latency within a node (default: 100GB/s,5us)")
-    parser.add_argument("--between", metavar="LINK", help="the same between nodes (default: 25GB/s,10us)")
-    parser.add_argument(
-        "--objective",
+    argument(parser, "--per-node N", "devices in a node (default: 8)", type=int)
+    argument(parser, "--link LINK", "bandwidth and latency within a node (default: 100GB/s,5us)")
+    argument(parser, "--between LINK", "the same between nodes (default: 25GB/s,10us)")
+    argument(
+        parser,
+        "--objective NAME",
+        "what to minimise: `latency` of one run (default), or time between runs, for `throughput`",
         default="latency",
-        metavar="NAME",
-        help="what to minimise: `latency` of one run (default), or time between runs, for `throughput`",
     )
-    parser.add_argument(
-        "--capacity",
+    argument(
+        parser,
+        "--capacity FACTOR",
+        "room for tokens sent to experts, as a multiple of the mean (default: for every routing)",
         type=float,
-        metavar="FACTOR",
-        help="room for tokens sent to experts, as a multiple of the mean (default: for every routing)",
     )
-    parser.add_argument("--entry", metavar="NAME", help="the entry point to plan, such as decode (default: the first)")
-    parser.add_argument(
-        "-d", "--dim", action="append", default=[], metavar="NAME=SIZE", help="a value for a symbolic size; repeatable"
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write the plan (default: report only)")
+    argument(parser, "--entry NAME", "the entry point to plan, such as decode (default: the first)")
+    argument(parser, "-d --dim NAME=SIZE...", "a value for a symbolic size; repeatable")
+    argument(parser, "-o --output FILE", "where to write the plan (default: report only)")
     add_json(parser)
 
 

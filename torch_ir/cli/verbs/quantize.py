@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
 from torch_ir.cli.arguments.sample_inputs import add_samples, samples
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_seed, add_verb, read_weights, save_graph, show
+from torch_ir.cli.verb import add_json, add_seed, argument, read_weights, save_graph, show
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
     from torch_ir.quantization.layer_choices import Ranges
     from torch_ir.quantization.recipe import Recipe
 
-_EXAMPLES = """
+SUMMARY = "quantise a graph by a recipe, without weights"
+EXAMPLES = """
 model.json --recipe int8 -o quantized.json
 model.json --recipe int4-g64 --layer lm_head=float --layer '*.mlp.*=int8' -o quantized.json
 model.json --recipe recipe.toml --json
@@ -26,33 +26,30 @@ model.json --recipe w8a8 --ranges ranges.json -o quantized.json
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "quantize", "quantise a graph by a recipe, without weights", _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser, dim_help="a value for a symbolic size of the samples; for a model, its range; repeatable")
-    parser.add_argument(
-        "--recipe",
-        metavar="SCHEME|FILE",
+    argument(
+        parser,
+        "--recipe SCHEME|FILE",
+        "a scheme for all layers (int8, int4-g64, int4-asym, w8a8, w8a8-dynamic, fp8), or a .toml or .json recipe",
         required=True,
-        help="a scheme for all layers (int8, int4-g64, int4-asym, w8a8, w8a8-dynamic, fp8), or a .toml or .json recipe",
     )
-    parser.add_argument(
-        "--layer",
-        action="append",
-        default=[],
-        metavar="PATTERN=SCHEME",
-        help="another scheme, or `float`, for module paths that match; repeatable, before the rules of the recipe",
+    argument(
+        parser,
+        "--layer PATTERN=SCHEME...",
+        "another scheme, or `float`, for module paths that match; repeatable, before the rules of the recipe",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write the quantised graph (default: report)")
-    parser.add_argument("--ranges", metavar="FILE", help="static activations: observed ranges, from --save-ranges")
-    parser.add_argument("-w", "--weights", metavar="FILE", help="static activations: weights to observe ranges with")
+    argument(parser, "-o --output FILE", "where to write the quantised graph (default: report)")
+    argument(parser, "--ranges FILE", "static activations: observed ranges, from --save-ranges")
+    argument(parser, "-w --weights FILE", "static activations: weights to observe ranges with")
     add_samples(parser)
-    parser.add_argument(
-        "--method",
+    argument(
+        parser,
+        "--method METHOD",
+        "how a range follows from the samples: minmax (default), percentile or mse",
         default="minmax",
-        metavar="METHOD",
-        help="how a range follows from the samples: minmax (default), percentile or mse",
     )
-    parser.add_argument("--save-ranges", metavar="FILE", help="write the observed ranges as JSON")
+    argument(parser, "--save-ranges FILE", "write the observed ranges as JSON")
     add_seed(parser)
     add_json(parser)
 

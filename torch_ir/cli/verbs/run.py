@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_backend, add_inputs, add_json, add_seed, add_verb, load_checked, read_weights, show
+from torch_ir.cli.verb import add_backend, add_inputs, add_json, add_seed, argument, load_checked, read_weights, show
 from torch_ir.errors import CommandError
 from torch_ir.escaping import in_shell
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR, Limits
 
-_EXAMPLES = """
+SUMMARY = "run an IR file"
+EXAMPLES = """
 model.json --weights model.safetensors
 model.json --weights random --dim batch=4
 model.json --weights model.pt --input x=@image.npy -o out.safetensors
@@ -31,26 +31,19 @@ pipeline.json --weights model.safetensors --processes
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "run", "run an IR file", _EXAMPLES, run)
-    parser.add_argument("file", metavar="FILE", help="an IR file")
-    parser.add_argument(
-        "-w", "--weights", metavar="FILE", required=True, help=".pt, .safetensors, or the word `random`"
-    )
-    parser.add_argument(
-        "--stream", action="store_true", help="read each weight when it is needed and release it afterwards"
-    )
-    parser.add_argument("--processes", action="store_true", help="run each stage of a pipeline in its own process")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(parser, "file FILE", "an IR file")
+    argument(parser, "-w --weights FILE", ".pt, .safetensors, or the word `random`", required=True)
+    argument(parser, "--stream", "read each weight when it is needed and release it afterwards")
+    argument(parser, "--processes", "run each stage of a pipeline in its own process")
     add_backend(parser)
-    parser.add_argument(
-        "--verify", action="store_true", help="first compare the back end with the executor on random inputs"
-    )
+    argument(parser, "--verify", "first compare the back end with the executor on random inputs")
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
     add_seed(parser)
-    parser.add_argument("--isolated", action="store_true", help="run in a separate process, under limits")
-    parser.add_argument("--memory", metavar="BYTES", help="memory limit, such as 4GB (default: none)")
-    parser.add_argument("--time", type=float, metavar="SECONDS", help="time limit of --isolated (default: 600)")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the outputs to .safetensors or .pt")
+    argument(parser, "--isolated", "run in a separate process, under limits")
+    argument(parser, "--memory BYTES", "memory limit, such as 4GB (default: none)")
+    argument(parser, "--time SECONDS", "time limit of --isolated (default: 600)", type=float)
+    argument(parser, "-o --output FILE", "write the outputs to .safetensors or .pt")
     add_json(parser)
 
 

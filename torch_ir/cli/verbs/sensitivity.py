@@ -10,16 +10,16 @@ from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
 from torch_ir.cli.arguments.sample_inputs import add_samples, random_samples, samples
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_seed, add_verb, read_weights, show
+from torch_ir.cli.verb import add_json, add_seed, argument, read_weights, show
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
     from torch_ir.quantization import Sensitivity
 
 _RANDOM_INPUTS = 2
-_EXAMPLES = """
+SUMMARY = "measure how far the outputs move if one layer is quantised; choose a recipe within a budget"
+EXAMPLES = """
 model.json --weights model.safetensors --sample @0.npz --sample @1.npz
 model.json --weights model.safetensors --sample @0.npz --scheme int8 --scheme int4-g64 --json
 model.json --weights model.safetensors --sample @0.npz --budget 200MB -o recipe.json
@@ -27,26 +27,14 @@ model.json --weights checkpoint/ --sample @0.npz --memory 8GB
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    summary = "measure how far the outputs move if one layer is quantised; choose a recipe within a budget"
-    parser = add_verb(verbs, "sensitivity", summary, _EXAMPLES, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser, dim_help="a value for a symbolic size, such as batch=4; for a model, its range; repeatable")
-    parser.add_argument(
-        "-w", "--weights", metavar="FILE", required=True, help=".pt, .safetensors, or the word `random`"
-    )
+    argument(parser, "-w --weights FILE", ".pt, .safetensors, or the word `random`", required=True)
     add_samples(parser)
-    parser.add_argument(
-        "--scheme",
-        action="append",
-        default=[],
-        metavar="SCHEME",
-        help="a scheme to try for each layer; repeatable (default: int8 and int4)",
-    )
-    parser.add_argument(
-        "--budget", metavar="BYTES", help="find a recipe whose weights take at most this, such as 200MB"
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the recipe of --budget as JSON")
-    parser.add_argument("--memory", metavar="BYTES", help="memory limit of a run, such as 4GB (default: none)")
+    argument(parser, "--scheme SCHEME...", "a scheme to try for each layer; repeatable (default: int8 and int4)")
+    argument(parser, "--budget BYTES", "find a recipe whose weights take at most this, such as 200MB")
+    argument(parser, "-o --output FILE", "write the recipe of --budget as JSON")
+    argument(parser, "--memory BYTES", "memory limit of a run, such as 4GB (default: none)")
     add_seed(parser)
     add_json(parser)
 

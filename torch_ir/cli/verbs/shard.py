@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.models.config import load_config
-from torch_ir.cli.verb import add_json, add_verb, load_checked, save_graph, show
+from torch_ir.cli.verb import add_json, argument, load_checked, save_graph, show
 from torch_ir.errors import CommandError, SerializationError
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
 
 _MOST_DIGITS = 9
-_EXAMPLES = """
+SUMMARY = "shard a graph over ranks, without weights or a cluster"
+EXAMPLES = """
 model.json --plan plan.json -o rank.json
 model.json --plan styles.json --mesh tp=8 -o rank.json
 llama.json --plan hf:llama --mesh tp=8 -o rank.json
@@ -25,32 +25,23 @@ model.json --mesh dp=2 --place-input 'x=shard(0)' -o rank.json
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "shard", "shard a graph over ranks, without weights or a cluster", _EXAMPLES, run)
-    parser.add_argument("file", metavar="FILE", help="an IR file")
-    parser.add_argument(
-        "--plan",
-        metavar="PLAN",
-        help="a plan of `torch-ir plan`, a JSON file that maps module paths to styles, or a transformers "
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(parser, "file FILE", "an IR file")
+    argument(
+        parser,
+        "--plan PLAN",
+        "a plan of `torch-ir plan`, a JSON file that maps module paths to styles, or a transformers "
         "configuration: hf:TYPE, a folder",
     )
-    parser.add_argument("--experts", action="store_true", help="expert parallelism, by transformers' plan")
-    parser.add_argument(
-        "--mesh",
-        action="append",
-        default=[],
-        metavar="AXIS=RANKS",
-        help="axis name and number of ranks: tp=8 (default: all axes of a plan)",
-    )
+    argument(parser, "--experts", "expert parallelism, by transformers' plan")
+    argument(parser, "--mesh AXIS=RANKS...", "axis name and number of ranks: tp=8 (default: all axes of a plan)")
     for name in ("input", "output"):
-        parser.add_argument(
-            f"--place-{name}",
-            action="append",
-            default=[],
-            metavar="NAME=PLACEMENT",
-            help=f"placement of an {name} of the model, such as 'x=shard(0)' (default: replicated); repeatable",
+        argument(
+            parser,
+            f"--place-{name} NAME=PLACEMENT...",
+            f"placement of an {name} of the model, such as 'x=shard(0)' (default: replicated); repeatable",
         )
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write the graph (default: report only)")
+    argument(parser, "-o --output FILE", "where to write the graph (default: report only)")
     add_json(parser)
 
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.arguments.size_specs import parse_sizes
-from torch_ir.cli.verb import add_device, add_json, add_verb, load_checked, save_graph, show, terminal_width
+from torch_ir.cli.verb import add_device, add_json, argument, load_checked, save_graph, show, terminal_width
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
 
-_EXAMPLES = """
+SUMMARY = "split a graph into pipeline stages"
+EXAMPLES = """
 llama.json --stages 4 -o pipeline.json
 llama.json --memory 80GB -o pipeline.json --parts stages/
 rank.json --plan plan.json -o pipeline.json
@@ -25,35 +25,19 @@ llama.json --stages 8 --device peak=990TFLOPs,bw=3.35TB/s --dim batch=8 --json
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "split", "split a graph into pipeline stages", _EXAMPLES, run)
-    parser.add_argument("file", metavar="FILE", help="an IR file")
-    parser.add_argument("--stages", type=int, metavar="N", help="number of stages (default: as few as --memory allows)")
-    parser.add_argument("--memory", metavar="BYTES", help="memory limit of a stage, such as 80GB")
-    parser.add_argument("--plan", metavar="FILE", help="cut where a plan of `torch-ir plan` says")
-    parser.add_argument(
-        "--at",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="the module or node with which the next stage begins; repeatable, in order",
-    )
-    parser.add_argument(
-        "--depth", type=int, default=1, metavar="N", help="nesting depth of the layer lists to cut between (default: 1)"
-    )
-    parser.add_argument("--anywhere", action="store_true", help="cut between any two nodes")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(parser, "file FILE", "an IR file")
+    argument(parser, "--stages N", "number of stages (default: as few as --memory allows)", type=int)
+    argument(parser, "--memory BYTES", "memory limit of a stage, such as 80GB")
+    argument(parser, "--plan FILE", "cut where a plan of `torch-ir plan` says")
+    argument(parser, "--at NAME...", "the module or node with which the next stage begins; repeatable, in order")
+    argument(parser, "--depth N", "nesting depth of the layer lists to cut between (default: 1)", type=int, default=1)
+    argument(parser, "--anywhere", "cut between any two nodes")
     add_device(parser, "the device for time estimates: {}, or `this`")
-    parser.add_argument(
-        "-d", "--dim", action="append", default=[], metavar="NAME=SIZE", help="a value for a symbolic size; repeatable"
-    )
-    parser.add_argument(
-        "--micro-batches",
-        type=int,
-        metavar="N",
-        help="of a training step, for its memory (default: one for each stage)",
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write the pipeline (default: report only)")
-    parser.add_argument("--parts", metavar="FOLDER", help="also write each stage as a separate graph")
+    argument(parser, "-d --dim NAME=SIZE...", "a value for a symbolic size; repeatable")
+    argument(parser, "--micro-batches N", "of a training step, for its memory (default: one for each stage)", type=int)
+    argument(parser, "-o --output FILE", "where to write the pipeline (default: report only)")
+    argument(parser, "--parts FOLDER", "also write each stage as a separate graph")
     add_json(parser)
 
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_seed, add_verb, show
+from torch_ir.cli.verb import add_json, add_seed, argument, show
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
     from torch_ir.sweep import Allowance, Entry, Row
 
-_EXAMPLES = """
+SUMMARY = "extract, cost, optimise and verify a list of models"
+EXAMPLES = """
 models.txt -o results
 models.txt --workers 8 --timeout 120 --memory 8GB
 models.txt --steps extract,cost --json
@@ -32,37 +32,23 @@ _ENGINES = ("local", "dask", "ray")
 _SHOWN = 10  # models that were not ok
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "sweep", "extract, cost, optimise and verify a list of models", _EXAMPLES, run)
-    parser.add_argument(
-        "models",
-        metavar="MODELS",
-        nargs="?",
-        help="a list with a model and its --input per line; treat such a list as code",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(
+        parser, "models MODELS", "a list with a model and its --input per line; treat such a list as code", nargs="?"
     )
-    parser.add_argument("-o", "--output", metavar="FOLDER", default="results", help="output folder (default: results)")
+    argument(parser, "-o --output FOLDER", "output folder (default: results)", default="results")
     parser.add_argument("--engine", choices=_ENGINES, default="local", help="the engine: local (default), dask or ray")
-    parser.add_argument(
-        "--address", metavar="ADDRESS", help="address of a running cluster (default: start one on this machine)"
-    )
-    parser.add_argument("--workers", type=int, metavar="N", help="models at a time (default: one per core)")
-    parser.add_argument(
-        "--timeout", type=float, default=600.0, metavar="SECONDS", help="time limit per model (default: 600)"
-    )
-    parser.add_argument(
-        "--memory", default="4GB", metavar="BYTES", help="memory limit per model, on top of torch itself (default: 4GB)"
-    )
-    parser.add_argument(
-        "--steps", default="extract,cost,optimize,verify", metavar="NAMES", help="which steps (default: all four)"
-    )
+    argument(parser, "--address ADDRESS", "address of a running cluster (default: start one on this machine)")
+    argument(parser, "--workers N", "models at a time (default: one per core)", type=int)
+    argument(parser, "--timeout SECONDS", "time limit per model (default: 600)", type=float, default=600.0)
+    argument(parser, "--memory BYTES", "memory limit per model, on top of torch itself (default: 4GB)", default="4GB")
+    argument(parser, "--steps NAMES", "which steps (default: all four)", default="extract,cost,optimize,verify")
     parser.add_argument(
         "--level", choices=("clean", "basic", "full"), default="basic", help="optimisation level (default: basic)"
     )
     add_seed(parser)
-    parser.add_argument(
-        "--allow-code", action="store_true", help="allow the list to name code of Python or of installed packages"
-    )
-    parser.add_argument("--retry", action="store_true", help="run the models that failed again")
+    argument(parser, "--allow-code", "allow the list to name code of Python or of installed packages")
+    argument(parser, "--retry", "run the models that failed again")
     parser.add_argument("--list", choices=("transformers", "timm"), help="print the models of a library and exit")
     add_json(parser)
 

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import MODELS
-from torch_ir.cli.verb import add_inputs, add_json, add_verb, save_graph, show
-from torch_ir.cli.verbs.info import summarise
+from torch_ir.cli.verb import add_blocks, add_inputs, add_json, argument, save_graph, show
+from torch_ir.cli.verbs.info import counts_text, summarise
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
     from torch_ir.cli.arguments.input_specs import InputSpec
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
 
-_EXAMPLES = """
+SUMMARY = "capture a training step: forward, loss, backward, update"
+EXAMPLES = """
 net.py:Net -i 8x32 --target 8x10 --loss mse_loss --optimizer adamw --lr 1e-4 -o step.json
 net.py:Net -i 8x32 --target "i64[8]<10" --loss cross_entropy --optimizer sgd --lr 0.1 --momentum 0.9 -o step.json
 "hf:llama?num_hidden_layers=2" -i "input_ids=i64[1,128]" -i "labels=i64[1,128]" --optimizer adamw -o step.json
@@ -24,37 +24,27 @@ net.py:Net -i 8x32 --target 8x10 --loss mse_loss -o gradients.json
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "train-step", "capture a training step: forward, loss, backward, update", _EXAMPLES, run)
-    parser.add_argument("model", metavar="MODEL", help=f"{MODELS}; in training mode")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(parser, "model MODEL", f"{MODELS}; in training mode")
     add_inputs(parser, "a value for a named size, such as batch=8; repeatable")
-    parser.add_argument(
-        "--target", action="append", default=[], metavar="SPEC", help="an argument of the loss after the outputs"
-    )
-    parser.add_argument(
-        "--loss",
-        metavar="NAME",
-        help="a function of torch.nn.functional, such as cross_entropy, or `seed`: the targets are gradients of the "
+    argument(parser, "--target SPEC...", "an argument of the loss after the outputs")
+    argument(
+        parser,
+        "--loss NAME",
+        "a function of torch.nn.functional, such as cross_entropy, or `seed`: the targets are gradients of the "
         "outputs (default: the model's own loss)",
     )
-    parser.add_argument(
-        "--optimizer", metavar="NAME", help="sgd, adam, adamw, adafactor or muon (default: none; gradients only)"
-    )
-    parser.add_argument("--lr", type=float, metavar="X", help="learning rate (default: that of torch.optim)")
-    parser.add_argument("--weight-decay", type=float, metavar="X", help="weight decay (default: that of torch.optim)")
-    parser.add_argument("--momentum", type=float, metavar="X", help="momentum of sgd and muon")
-    parser.add_argument("--nesterov", action="store_true", default=None, help="Nesterov momentum of sgd")
-    parser.add_argument("--clip-norm", type=float, metavar="X", help="limit the norm of all gradients")
-    parser.add_argument("--loss-scale", type=float, metavar="X", help="multiply the loss before backward")
-    parser.add_argument("--micro-batches", type=int, default=1, metavar="N", help="split the batch; sum the gradients")
-    parser.add_argument(
-        "--blocks",
-        default="inline",
-        metavar="HOW",
-        help="repeated layers: `inline` (default), or as calls of one `function`",
-    )
-    parser.add_argument("--name", help="the name of the model in the file (default: its class)")
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the IR file to write")
+    argument(parser, "--optimizer NAME", "sgd, adam, adamw, adafactor or muon (default: none; gradients only)")
+    argument(parser, "--lr X", "learning rate (default: that of torch.optim)", type=float)
+    argument(parser, "--weight-decay X", "weight decay (default: that of torch.optim)", type=float)
+    argument(parser, "--momentum X", "momentum of sgd and muon", type=float)
+    argument(parser, "--nesterov", "Nesterov momentum of sgd", default=None)
+    argument(parser, "--clip-norm X", "limit the norm of all gradients", type=float)
+    argument(parser, "--loss-scale X", "multiply the loss before backward", type=float)
+    argument(parser, "--micro-batches N", "split the batch; sum the gradients", type=int, default=1)
+    add_blocks(parser)
+    argument(parser, "--name NAME", "the name of the model in the file (default: its class)")
+    argument(parser, "-o --output FILE", "the IR file to write", required=True)
     add_json(parser)
 
 
@@ -92,7 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
     save_graph(captured.ir, arguments.output)
     entries = {name: len(body.nodes) for name, body in captured.ir.functions.items() if name in ("forward", "backward")}
     facts = {**summarise(captured.ir), "seconds": round(captured.seconds, 3), "file": arguments.output, **entries}
-    show(arguments, lambda: facts, lambda: _sentence(facts))
+    sentence = f"{facts['model_name']}: {counts_text(facts)} in {facts['seconds']:.2f} s -> {facts['file']}"
+    show(arguments, lambda: facts, lambda: sentence)
     return 0
 
 
@@ -108,12 +99,3 @@ def _loss(name: str | None) -> Any:
     if name not in known:
         raise CommandError(f"torch.nn.functional has no {name!r}{did_you_mean(str(name), known)}")
     return getattr(functional, name)
-
-
-def _sentence(facts: dict[str, Any]) -> str:
-    from torch_ir.analysis.cost_model.table_text import parameters_text, plural
-
-    return (
-        f"{facts['model_name']}: {plural(facts['num_nodes'], 'node')}, {plural(facts['num_weights'], 'weight')}, "
-        f"{parameters_text(facts['total_parameters'])} in {facts['seconds']:.2f} s -> {facts['file']}"
-    )

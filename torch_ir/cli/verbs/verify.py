@@ -15,7 +15,7 @@ from torch_ir.cli.verb import (
     add_json,
     add_seed,
     add_tolerances,
-    add_verb,
+    argument,
     load_checked,
     show,
 )
@@ -23,11 +23,11 @@ from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
     from torch_ir.cli.models.source import Source
-    from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
     from torch_ir.verify import BlockReport, VerificationReport
 
-_EXAMPLES = """
+SUMMARY = "compare an IR file with the original model by running both"
+EXAMPLES = """
 model.json net.py:Net
 model.json net.py:Net --weights net.pt --input x=@image.npy
 model.json my_package.models:make --dim batch=4 --rtol 1e-4 --json
@@ -36,25 +36,18 @@ model.json net.py:Net --weights checkpoint/ --blockwise
 """
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "verify", "compare an IR file with the original model by running both", _EXAMPLES, run)
-    parser.add_argument("file", metavar="FILE", help="an IR file")
-    parser.add_argument("model", metavar="MODEL", help=f"the original model: {MODELS}")
-    parser.add_argument("-w", "--weights", metavar="FILE", help=".pt or .safetensors (default: the model's own)")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(parser, "file FILE", "an IR file")
+    argument(parser, "model MODEL", f"the original model: {MODELS}")
+    argument(parser, "-w --weights FILE", ".pt or .safetensors (default: the model's own)")
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
     add_seed(parser)
     add_tolerances(parser, "by dtype")
-    parser.add_argument("--no-probe", action="store_true", help="run on these inputs only, not on variations of them")
-    parser.add_argument("--localise", action="store_true", help="find the first node that differs")
-    parser.add_argument(
-        "--blockwise",
-        action="store_true",
-        help="compare block by block, reading weights as needed: for models larger than memory",
-    )
-    parser.add_argument(
-        "--block", action="append", default=[], metavar="CLASS", help="the class of a block; repeatable"
-    )
-    parser.add_argument("--unique", action="store_true", help="compare only one of several equal blocks")
+    argument(parser, "--no-probe", "run on these inputs only, not on variations of them")
+    argument(parser, "--localise", "find the first node that differs")
+    argument(parser, "--blockwise", "compare block by block, reading weights as needed: for models larger than memory")
+    argument(parser, "--block CLASS...", "the class of a block; repeatable")
+    argument(parser, "--unique", "compare only one of several equal blocks")
     add_json(parser)
 
 

@@ -6,16 +6,14 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, load_graph, show
+from torch_ir.cli.verb import add_json, argument, load_graph, show
 from torch_ir.errors import printable
 
-if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
-
-_EXAMPLES = """
+SUMMARY = "compare a checkpoint with the weights of a graph"
+EXAMPLES = """
 check model.json model.safetensors.index.json
 check model.json path/to/checkpoint
 check model.json weights.pt --json
@@ -23,14 +21,11 @@ check model.json weights.pt --json
 _MOST_SHOWN = 20
 
 
-def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "weights", "compare a checkpoint with the weights of a graph", _EXAMPLES, run)
-    parser.add_argument("action", metavar="check", choices=("check",), help="compare keys, shapes and dtypes")
-    parser.add_argument("file", metavar="FILE", help="an IR file")
-    parser.add_argument(
-        "checkpoint",
-        metavar="CHECKPOINT",
-        help="a .safetensors, .gguf, .pt or .bin file, an index of shards, or a folder",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    argument(parser, "action check", "compare keys, shapes and dtypes", choices=("check",))
+    argument(parser, "file FILE", "an IR file")
+    argument(
+        parser, "checkpoint CHECKPOINT", "a .safetensors, .gguf, .pt or .bin file, an index of shards, or a folder"
     )
     add_json(parser)
 

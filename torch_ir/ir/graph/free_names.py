@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch_ir.ir.graph.graph import IR
 
 
 class FreeNames:
@@ -30,6 +34,11 @@ class Names(set[str]):
     def __init__(self, taken: Iterable[str] = ()) -> None:
         super().__init__(taken)
         self.tried: dict[str, int] = {}
+
+
+def taken_names(ir: IR) -> Names:
+    """Return the names of the tensors and nodes of a graph, for `fresh` or `FreeNames`."""
+    return Names({tensor.name for tensor in ir.tensors()} | {node.name for node in ir.nodes})
 
 
 def fresh(name: str, taken: set[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from keyword import iskeyword
@@ -60,6 +60,13 @@ class Record(dict[Any, Any]):
             raise AttributeError(name) from None
 
 
+class SparseRecord(Record):
+    """A record whose absent fields are None, as those of output objects of `transformers` and `diffusers`."""
+
+    def __getattr__(self, name: str) -> Any:
+        return None if name.startswith("__") else self.get(name)
+
+
 def flat(count: int) -> Branch:
     """Return a plain tuple of `count` tensors."""
     return Branch("tuple", tuple(Slot(index) for index in range(count)))
@@ -68,6 +75,14 @@ def flat(count: int) -> Branch:
 def call(positional: int) -> Branch:
     """Return the inputs of a call with `positional` tensors and no keywords."""
     return Branch("tuple", (flat(positional), Branch("dict", ())))
+
+
+def with_keywords(inputs: Branch, added: Mapping[str, Tree]) -> Branch:
+    """Return the inputs of a call with further keyword arguments, or others for those of the same names."""
+    positional, keywords = inputs.items
+    assert isinstance(keywords, Branch)  # the second part of a call
+    named = {**dict(zip(keywords.keys, keywords.items, strict=True)), **added}
+    return Branch("tuple", (positional, Branch("dict", tuple(named.values()), tuple(named))))
 
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:

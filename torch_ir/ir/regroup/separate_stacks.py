@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_ir.ir.graph.free_names import Names, fresh
+from torch_ir.ir.graph.free_names import fresh, taken_names
 from torch_ir.ir.graph.node import OpNode, Origin
 from torch_ir.ir.graph.tensor import STACK, Param, TensorMeta
 from torch_ir.ir.regroup.functions import further_entries
@@ -33,7 +33,7 @@ def _is_stack(param: TensorMeta) -> bool:
 
 
 def _separate(ir: IR) -> None:
-    taken = Names(tensor.name for tensor in ir.tensors()) | {node.name for node in ir.nodes}
+    taken = taken_names(ir)
     params: list[TensorMeta] = []
     nodes: list[OpNode] = []
     for param in ir.params:

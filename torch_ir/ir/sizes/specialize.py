@@ -182,7 +182,7 @@ def replace_symbols(ir: IR, new: Mapping[str, Dim]) -> None:
         tensor.shape = tuple(substitute(dim, new) for dim in tensor.shape)
         if tensor.stride is not None:
             stride = tuple(substitute(step, new) for step in tensor.stride)
-            tensor.stride = None if _is_row_major(tensor.shape, stride) else stride
+            tensor.stride = None if is_row_major(tensor.shape, stride) else stride
     for node in ir.nodes:
         node.attrs = {name: replaced_sizes(value, new) for name, value in node.attrs.items()}
         if _asserts(node, False):
@@ -200,7 +200,7 @@ def replace_symbols(ir: IR, new: Mapping[str, Dim]) -> None:
             ir.symbols[name] = symbol
 
 
-def _is_row_major(shape: Sequence[Dim], stride: Sequence[Dim]) -> bool:
+def is_row_major(shape: Sequence[Dim], stride: Sequence[Dim]) -> bool:
     """Whether strides that are all known are those of elements in row-major order."""
     expected = 1
     for size, step in zip(reversed(shape), reversed(stride), strict=True):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from torch_ir.errors import GraphError, SerializationError, suggestion
+from torch_ir.errors import GraphError, SerializationError, listed, suggestion
 from torch_ir.ir.checks.limits import Counter, Limits
 from torch_ir.ir.graph.constant_data import Array, TensorData, static_shape
 from torch_ir.ir.graph.tensor import PARAM_KINDS, Param, TensorMeta
@@ -166,11 +166,10 @@ class _Reader:
         """Check that `constants` supplies exactly the values that the text omits."""
         missing = [key for key in self._left_out if key not in self._constants]
         if missing:
-            listed = ", ".join(f"{key!r:.80}" for key in missing[:_LISTED])
-            more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
+            names = listed([f"{key!r:.80}" for key in missing], _LISTED)
             hint = f"pass constants={{{missing[0]!r:.80}: value, ...}}"
             at = place(self._left_out[missing[0]], 0)
-            raise SerializationError(f"the text leaves out the values of {listed}{more}", at, rule="R15", hint=hint)
+            raise SerializationError(f"the text leaves out the values of {names}", at, rule="R15", hint=hint)
         for key in self._constants:
             if key not in self._left_out:
                 hint = suggestion(str(key), self._left_out)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import count
 
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, Branch, Dim, Slot, Symbol, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.graph.io_tree import Tree, with_keywords
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.llm.forms.recognise_attention import CacheAttention
 from torch_ir.llm.forms.slot_layouts import ROOM, Paged, Rolling, RollingPaged, Slots, Steps
@@ -73,13 +75,10 @@ class FormInputs:
             raise GraphError(f"{others[0]!r} is an input of the graph; extract it without padding and images")
         if taken := sorted(_NAMED_SIZES & graph.symbols.keys()):
             raise GraphError(f"the graph has a size named {taken[0]!r}, which is a size of the form")
-        positional, keywords = graph.input_tree.items
-        assert isinstance(keywords, Branch)  # the second part of a call
-        slots = [Slot(len(given) + index) for index in range(len(self.arguments) + len(self.cache))]
-        entries = Branch("dict", tuple(slots[len(self.arguments) :]), tuple(self.cache))
-        items = (*keywords.items, *slots[: len(self.arguments)], entries)
-        keys = (*keywords.keys, *self.arguments, "cache")
-        graph.input_tree = Branch("tuple", (positional, Branch("dict", items, keys)))
+        slots = count(len(given))
+        arguments: dict[str, Tree] = {name: Slot(next(slots)) for name in self.arguments}
+        arguments["cache"] = Branch("dict", tuple(Slot(next(slots)) for _ in self.cache), tuple(self.cache))
+        graph.input_tree = with_keywords(graph.input_tree, arguments)
         added = [*self.arguments.values(), *self.cache.values()]
         graph.graph_inputs += added
         seq = steps.seq

@@ -8,7 +8,7 @@ from typing import Any
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.errors import GraphError, ShapeError
 from torch_ir.ir import IR, Branch, Dim, Expr, OpNode, Slot, TensorMeta
-from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.graph.free_names import FreeNames, taken_names
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ir.sizes.specialize import replaced_sizes
 from torch_ir.llm.forms.fixed_parts import fixed_tensors
@@ -42,7 +42,7 @@ class StepWriter:
         self.kinds = {name: kind for each in attention for name, kind in each.masks.items()}
         self.unmasked = {each.node for each in attention if not each.masks}
         self.shapes = {tensor: tensor.shape for tensor in graph.tensors()}  # as captured
-        self.names = FreeNames({tensor.name for tensor in graph.tensors()} | {node.name for node in graph.nodes})
+        self.names = FreeNames(taken_names(graph))
         self.nodes: list[OpNode] = []
         self.current: dict[TensorMeta, TensorMeta] = {}  # what later nodes read in place of a tensor
         self.stored: dict[str, TensorMeta] = {}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.graph.free_names import FreeNames, fresh
+from torch_ir.ir.graph.free_names import FreeNames, fresh, taken_names
 from torch_ir.ir.graph.io_tree import call as structure_of_call
 from torch_ir.ir.graph.origins import placed_in
 from torch_ir.ir.regroup.functions import FUSED, STAGE, calls_by_function, origins_in
@@ -62,7 +62,7 @@ class _Hoisting:
         return len(self.moved) + self._drop_unread()
 
     def _move(self) -> None:
-        names = FreeNames({node.name for node in self.ir.nodes} | {tensor.name for tensor in self.ir.tensors()})
+        names = FreeNames(taken_names(self.ir))
         before = {call: self._copies(call, names) for call in self.calls}
         self.ir.nodes = [one for node in self.ir.nodes for one in (*before.get(node, ()), node)]
         for tensor, given in zip(self.crossing, self.inputs, strict=True):

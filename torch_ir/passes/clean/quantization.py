@@ -23,8 +23,4 @@ def quantized_already(g: Builder, node: OpNode, first: OpNode, back: OpNode) -> 
     return made if back.output.dtype in ("float32", "float64") else None
 
 
-quantization = rule_pass(
-    "quantization",
-    "Remove dequantize-quantize pairs with equal parameters.",
-    [quantized_already],
-)
+quantization = rule_pass("quantization", "Remove dequantize-quantize pairs with equal parameters.", [quantized_already])

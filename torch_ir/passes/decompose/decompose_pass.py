@@ -15,7 +15,7 @@ from torch_ir.analysis.values.node_memo import form_of
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.errors import CommandError, ShapeError, did_you_mean
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.graph.free_names import FreeNames, taken_names
 from torch_ir.ir.regroup.functions import FUSED, inline_all
 from torch_ir.ops.decompose import decomposed, recorded
 from torch_ir.ops.schema import find_operator, operator_names
@@ -94,7 +94,7 @@ class Decomposing:
         self.is_allowed = is_allowed
         self.prims = prims  # whether parts may be torch's primitives
         self.know = Knowledge.of(ir)
-        self.names = FreeNames({node.name for node in ir.nodes} | {tensor.name for tensor in ir.tensors()})
+        self.names = FreeNames(taken_names(ir))
         self.bodies: dict[Hashable, IR | str] = {}
         self.moved: set[TensorMeta] = set()  # tensors whose strides changed
         self.journal = current_journal()

@@ -7,17 +7,7 @@ from torch_ir.ir.graph.operator_sets import FLOATS
 from torch_ir.passes.clean.permutations import ORDERS, PERMUTE, order_of
 from torch_ir.passes.clean.same_layout import as_sizes
 from torch_ir.passes.pass_registry import rule_pass
-from torch_ir.passes.weights.affine import (
-    LINEAR,
-    layer_of,
-    narrow,
-    obstacle,
-    plus,
-    shared,
-    spread,
-    too_narrow,
-    wide,
-)
+from torch_ir.passes.weights.affine import LINEAR, layer_of, narrow, obstacle, plus, shared, spread, too_narrow, wide
 from torch_ir.rewrite import Builder, op, rule
 
 _RESHAPES = ("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")

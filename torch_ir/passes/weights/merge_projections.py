@@ -14,7 +14,7 @@ from torch_ir.analysis.shapes.strides import moved_by
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.errors import ShapeError
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.graph.free_names import FreeNames, taken_names
 from torch_ir.passes.pass_registry import named_pass
 from torch_ir.passes.weights.affine import LINEAR, Layer, layer_of, obstacle
 from torch_ir.rewrite import Builder
@@ -56,7 +56,7 @@ class _Merging:
     def __init__(self, ir: IR) -> None:
         self.ir = ir
         self.know = Knowledge.of(ir)
-        self.names = FreeNames({node.name for node in ir.nodes} | {tensor.name for tensor in ir.tensors()})
+        self.names = FreeNames(taken_names(ir))
         self.copying = {node for node in ir.nodes if not is_view(node)}
         self.gone: set[OpNode] = set()
         self.count = 0

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import onnx_ir
 
+from torch_ir.errors import UnsupportedOperatorsError
 from torch_ir.ir import IR
 from torch_ir.targets.onnx.call_nodes import DOMAIN, OP_TYPE, graph_with_calls
-from torch_ir.targets.onnx.onnx_program import UnsupportedOperatorsError
 from torch_ir.targets.onnx.value_names import name_values
 
 
@@ -26,7 +26,7 @@ class FunctionWriter:
             name_values(body, graph)
             _make_constants(graph)
         except UnsupportedOperatorsError as error:
-            self.unsupported += error.operators
+            self.unsupported += error.missing
             graph = onnx_ir.Graph([], [], nodes=[])
         function = onnx_ir.Function(DOMAIN, name, graph=graph, attributes=())
         function.metadata_props[OP_TYPE] = op_type

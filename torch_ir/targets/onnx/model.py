@@ -10,7 +10,7 @@ import torch
 
 from torch_ir._version import __version__
 from torch_ir.analysis.memory.aliasing import counts_in_a_storage
-from torch_ir.errors import ConversionError
+from torch_ir.errors import ConversionError, UnsupportedOperatorsError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.tensor_data import to_tensor
@@ -18,7 +18,7 @@ from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.node_summary import describe
 from torch_ir.targets.onnx.call_nodes import graph_with_calls, shape_of
 from torch_ir.targets.onnx.function_writer import FunctionWriter
-from torch_ir.targets.onnx.onnx_program import UnsupportedOperatorsError
+from torch_ir.targets.onnx.onnx_program import unsupported
 from torch_ir.targets.onnx.quantized_bias import with_separate_biases
 from torch_ir.targets.onnx.value_names import name_values
 from torch_ir.targets.standalone_functions import ConvertedFunctions, with_functions
@@ -37,9 +37,9 @@ def onnx_model(ir: IR, opset: int, functions: str = "none") -> onnx_ir.Model:
     try:
         model = graph_with_calls(ir, opset, called)
     except UnsupportedOperatorsError as error:
-        write.unsupported += error.operators
+        write.unsupported += error.missing
     if write.unsupported:
-        raise UnsupportedOperatorsError(ir.model_name or "the graph", write.unsupported)
+        raise unsupported(ir, write.unsupported)
     for function in made:
         model.functions[function.identifier()] = function
     name_values(ir, model.graph)

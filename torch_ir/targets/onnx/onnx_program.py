@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from torch_ir.errors import ConversionError, first_line
+from torch_ir.errors import ConversionError, UnsupportedOperatorsError, first_line
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ops.quiet_loggers import quieted
 from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, onnx_core, onnx_fx_passes, onnx_registration
@@ -129,13 +129,11 @@ def _fake(ir: IR, mode: FakeTensorMode, tensor: TensorMeta, size: Callable[[int 
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 
-class UnsupportedOperatorsError(ConversionError):
-    """Operators that the exporter does not support, in any function of a graph."""
-
-    def __init__(self, model: str, operators: Iterable[str]) -> None:
-        self.operators = tuple(dict.fromkeys(operators))
-        lines = "\n  ".join(self.operators)
-        super().__init__(f"{model} cannot be converted to ONNX: unsupported operators:\n  {lines}")
+def unsupported(ir: IR, operators: Iterable[str]) -> UnsupportedOperatorsError:
+    """Return the error for operators that the exporter does not support, in any function of a graph."""
+    missing = list(dict.fromkeys(operators))
+    lines = "\n  ".join([f"{_name(ir)} cannot be converted to ONNX: unsupported operators:", *missing])
+    return UnsupportedOperatorsError(lines, missing)
 
 
 def _refusal(ir: IR, exported: ExportedProgram, opset: int, error: Exception) -> ConversionError:
@@ -145,7 +143,7 @@ def _refusal(ir: IR, exported: ExportedProgram, opset: int, error: Exception) ->
     unknown = [call for call in calls if not is_known(call.target)]
     blamed = re.findall(r"translating node %(\w+)", " ".join(map(str, _causes(error))))
     if unknown:
-        return UnsupportedOperatorsError(_name(ir), (_described(call, nodes) for call in unknown))
+        return unsupported(ir, (_described(call, nodes) for call in unknown))
     lines = dict.fromkeys(_described(call, nodes) for call in calls if call.name in blamed)
     reason = f"torch.onnx: {first_line(_causes(error)[-1])}; at"
     return ConversionError(f"{_name(ir)} cannot be converted to ONNX: {reason}\n  " + "\n  ".join(lines or [_name(ir)]))

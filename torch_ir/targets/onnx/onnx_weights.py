@@ -18,13 +18,7 @@ import onnx_ir
 import torch
 from torch import Tensor
 
-from torch_ir.errors import (
-    MissingFileError,
-    SerializationError,
-    WeightLoadError,
-    WeightWarning,
-    first_line,
-)
+from torch_ir.errors import MissingFileError, SerializationError, WeightLoadError, WeightWarning, first_line
 from torch_ir.ir import IR, Param, TensorMeta
 from torch_ir.ir.files.atomic_pair import Beside
 from torch_ir.ir.files.atomic_write import Draft, draft, is_stream, write_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.graph.free_names import Names, fresh
+from torch_ir.ir.graph.free_names import fresh, taken_names
 
 _OF_INPUT = ("quantized_decomposed.dequantize_per_tensor.default", "quantized_decomposed.dequantize_per_tensor.tensor")
 _OF_WEIGHT = ("quantized_decomposed.dequantize_per_channel.default", *_OF_INPUT)
@@ -25,7 +25,7 @@ def with_separate_biases(ir: IR) -> IR:
         return ir
     ir = ir.clone()
     for graph in ir.all_graphs():
-        taken = Names(tensor.name for tensor in graph.tensors()) | {node.name for node in graph.nodes}
+        taken = taken_names(graph)
         graph.nodes = [new for node in graph.nodes for new in _separated(node, taken)]
     return ir.check()
 

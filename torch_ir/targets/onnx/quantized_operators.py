@@ -33,8 +33,8 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         quantized.dequantize_per_channel.default: _dequantize_per_channel,
         quantized.quantize_per_channel_group.default: _quantize_per_group,
         quantized.dequantize_per_channel_group.default: _dequantize_per_group,
-        quantized.quantize_per_token.default: _quantize_per_token,
-        quantized.dequantize_per_token.default: _dequantize_per_token,
+        quantized.quantize_per_token.default: _quantize_by_tensors,
+        quantized.dequantize_per_token.default: _dequantize_by_tensors,
         quantized.convert_element_type.no_fuse: _convert,
     }
 
@@ -140,26 +140,6 @@ def _dequantize_per_group(
     if zero_points is not None:
         parts = op.Sub(parts, op.Cast(op.Reshape(zero_points, column), to=_FLOAT32))
     return _cast(op.Reshape(op.Mul(parts, op.Reshape(scales, column)), op.Shape(input)), output_dtype)
-
-
-def _quantize_per_token(
-    input: TensorType, scales: TensorType, zero_points: TensorType, quant_min: int, quant_max: int, dtype: int
-) -> Any:
-    scaled = op.Mul(op.Cast(input, to=_FLOAT32), op.Reciprocal(op.Cast(scales, to=_FLOAT32)))
-    return _rounded(scaled, op.Cast(zero_points, to=_FLOAT32), quant_min, quant_max, dtype)
-
-
-def _dequantize_per_token(
-    input: TensorType,
-    scales: TensorType,
-    zero_points: TensorType,
-    quant_min: int,
-    quant_max: int,
-    dtype: int,
-    output_dtype: int = _FLOAT32,
-) -> Any:
-    shifted = op.Sub(op.Cast(input, to=_FLOAT32), op.Cast(zero_points, to=_FLOAT32))
-    return _cast(op.Mul(shifted, op.Cast(scales, to=_FLOAT32)), output_dtype)
 
 
 def _convert(input: TensorType, dtype: int) -> Any:

@@ -51,12 +51,7 @@ class Body:
     """Writes one graph; `helper` requests a helper by name, `functions` are those in scope."""
 
     def __init__(
-        self,
-        ir: IR,
-        taken: set[str],
-        functions: Mapping[str, Function],
-        helper: Callable[[str], str],
-        indent: str,
+        self, ir: IR, taken: set[str], functions: Mapping[str, Function], helper: Callable[[str], str], indent: str
     ) -> None:
         self.ir = ir
         self.taken = taken
