@@ -64,7 +64,7 @@ def _check_fine(row, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("default_signals")
-def test_nothing_is_lost_and_nothing_is_done_twice(tmp_path: Path) -> None:
+def test_nothing_is_lost_and_nothing_is_done_twice(tmp_path: Path, programs: Path | None) -> None:
     """Interrupted, then killed, then left alone: one row for each model, and no process outlives the sweep."""
     models = tmp_path / "models.txt"
     models.write_text("".join(f"{entry(pause=0.2, width=width).model} -i 2x8\n" for width in range(1, 7)))
@@ -78,7 +78,7 @@ def test_nothing_is_lost_and_nothing_is_done_twice(tmp_path: Path) -> None:
     whole = journal(tmp_path / "out")
     with open(tmp_path / "out" / "rows.jsonl", "a") as file:
         file.write('{"model": "cut of')  # as a kill may leave it
-    done = command("sweep", str(models), "-o", str(tmp_path / "out"), "--workers", "1", "--json")
+    done = command("sweep", str(models), "-o", str(tmp_path / "out"), "--workers", "1", "--json", programs=programs)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ok"] == 6
     assert json.loads(done.stdout)["done_now"] == 6 - len(whole)
