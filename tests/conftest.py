@@ -7,6 +7,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ for _name in _FOREIGN:
     os.environ.pop(_name, None)
 os.environ.update(_SURROUNDINGS)
 os.umask(0o022)
+_SHARED = pytest.StashKey[Path | None]()  # the folder of forked programs for all workers
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,14 +64,31 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Use a cache for this run only; never read the user's."""
-    os.environ["TORCH_IR_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+def _cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Use a cache for this run only, which the workers share; never read the user's."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if hasattr(request.config, "workerinput") else base) / "cache"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    os.environ["TORCH_IR_CACHE"] = str(folder)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Let all workers of xdist fork their programs from one process."""
+    if _SHARED not in node.config.stash:
+        running = ExitStack()
+        node.config.stash[_SHARED] = running.enter_context(forked_programs())
+        node.config.add_cleanup(running.close)
+    node.workerinput["programs"] = str(node.config.stash[_SHARED] or "")
 
 
 @pytest.fixture(scope="session")
-def programs() -> Iterator[Path | None]:
+def programs(request: pytest.FixtureRequest) -> Iterator[Path | None]:
     """A folder with a `torch-ir` that is forked, and so starts in milliseconds; None where that cannot be."""
+    if hasattr(request.config, "workerinput"):
+        shared = request.config.workerinput["programs"]
+        yield Path(shared) if shared else None
+        return
     with forked_programs() as folder:
         yield folder
 
@@ -148,7 +167,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Freeze imported objects, so that garbage collection does not scan them."""
+    """Collect no garbage while hundreds of modules are imported, which creates none."""
     gc.disable()
     try:
         return (yield)
@@ -159,9 +178,8 @@ def pytest_collection() -> Iterator[None]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
     if not config.getoption("--run-slow"):
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in slow]
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
 
 
 @pytest.fixture(scope="module")

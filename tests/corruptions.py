@@ -1,5 +1,6 @@
 """Ways to break one node of a graph, for tests that must find it."""
 
+import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -19,13 +20,17 @@ class Corruption(NamedTuple):
     how: str
 
 
-def corruptions(ir: IR) -> Iterator[Corruption]:
-    """Copies of a graph, each with one thing wrong: an attribute, the order of inputs, an input, or the operator."""
-    for node in ir.nodes:
-        for how, change in _changes(ir, node):
-            broken = ir.clone()
-            change(broken, broken.node(node.name))
-            yield Corruption(broken, node.name, how)
+def corruptions(ir: IR, seed: int) -> Iterator[Corruption]:
+    """Copies of a graph, each with one thing wrong: an attribute, the order of inputs, an input, or the operator.
+
+    They come in random order, and a copy is made when it is asked for.
+    """
+    changes = [(node.name, how, change) for node in ir.nodes for how, change in _changes(ir, node)]
+    random.Random(seed).shuffle(changes)
+    for name, how, change in changes:
+        broken = ir.clone()
+        change(broken, broken.node(name))
+        yield Corruption(broken, name, how)
 
 
 def _changes(ir: IR, node: OpNode) -> Iterator[tuple[str, Any]]:

@@ -278,10 +278,10 @@ def test_weights_that_do_not_fit_are_one_line(here, capsys):
     assert "'head.bias' is missing" in failure(capsys, "run", "net.json", "--weights", "a.pt")
 
 
-def test_the_catalogue_from_a_shell(tmp_path):
+def test_the_catalogue_from_a_shell(tmp_path, programs):
     """From the shell, in the folder with the package of models."""
     out = str(tmp_path / "mlp.json")
-    done = command("extract", "catalogue.mlp:SimpleMLP", "--input", "1x4", "-o", out)
+    done = command("extract", "catalogue.mlp:SimpleMLP", "--input", "1x4", "-o", out, programs=programs)
     assert (done.returncode, done.stderr) == (0, "")
     assert torch_ir.ir_to_mermaid(torch_ir.IR.load(out)) == DOCUMENTED
 

@@ -62,6 +62,13 @@ def captured(**options: Any) -> tuple[IR, list[str]]:
     return ir, [str(warning.message) for warning in caught]
 
 
+@pytest.fixture
+def _one_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check captures one model: for tests of what is remembered."""
+    first = next(iter(check_models()))
+    monkeypatch.setattr(exactness_check, "check_models", lambda: iter([first]))
+
+
 def count_checks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """Return a list that grows by one with each check."""
     counted: list[None] = []
@@ -146,6 +153,7 @@ def test_export_is_not_checked(untested: Path, monkeypatch: pytest.MonkeyPatch) 
     assert counted == []
 
 
+@pytest.mark.usefixtures("_one_model")
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', "[" * 100_000])
 def test_an_unreadable_cache_counts_as_empty(text: str, untested: Path) -> None:
     (untested / FILE).write_text(text)
@@ -153,6 +161,7 @@ def test_an_unreadable_cache_counts_as_empty(text: str, untested: Path) -> None:
     assert "" in json.loads((untested / FILE).read_text()).values()
 
 
+@pytest.mark.usefixtures("_one_model")
 def test_a_cache_that_cannot_be_written(untested: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The result is remembered in the process: it is checked once."""
     (untested / "file").touch()

@@ -147,11 +147,19 @@ def same_both_ways(model: nn.Module, call: tuple[Any, ...], varying: Any) -> str
     return exact
 
 
-@pytest.mark.parametrize("varying", [NAMED, AUTO, DYNAMIC], ids=["named", "auto", "dynamic"])
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_graphs_and_refusals_are_those_of_torch_export(name: str, varying: Any) -> None:
+VARYING = {"named": NAMED, "auto": AUTO, "dynamic": DYNAMIC}
+# Each function in one of the ways, and in the others where every sweep is in full.
+IN_TURN = [
+    pytest.param(name, way, marks=() if (place + number) % len(VARYING) == 0 else pytest.mark.slow)
+    for place, name in enumerate(FUNCTIONS)
+    for number, way in enumerate(VARYING)
+]
+
+
+@pytest.mark.parametrize(("name", "way"), IN_TURN)
+def test_graphs_and_refusals_are_those_of_torch_export(name: str, way: str) -> None:
     """Bytes or words: a size that the model fixes, narrows or cannot vary is told alike."""
-    same_both_ways(Calls(FUNCTIONS[name]).eval(), (empty(3, 7, 8),), varying)
+    same_both_ways(Calls(FUNCTIONS[name]).eval(), (empty(3, 7, 8),), VARYING[way])
 
 
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in ("data", "nonzero")])

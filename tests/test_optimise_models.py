@@ -27,7 +27,6 @@ SAMPLE = (
     "llama",
     "mobilenet_v2",
     "multi_output",
-    "resnet18",
     "vit",
 )
 

@@ -74,10 +74,14 @@ def programs(path: Path) -> Iterator[tuple[int, str]]:
             yield block.line - 1, "\n".join(block.lines)
 
 
-@pytest.mark.parametrize("path", USERS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_only_public_names_are_used(path: Path) -> None:
-    found = [(start + line, name) for start, source in programs(path) for line, name in used_names(source)]
-    wrong = [f"line {line}: {name}" for line, name in found if not is_public(name)]
+def test_only_public_names_are_used() -> None:
+    found = [
+        (f"{path.relative_to(ROOT)}:{start + line}: {name}", name)
+        for path in USERS
+        for start, source in programs(path)
+        for line, name in used_names(source)
+    ]
+    wrong = [place for place, name in found if not is_public(name)]
     assert not wrong, f"not on a page of docs/api: {wrong}"
 
 

@@ -44,18 +44,18 @@ def some_passes(seed: int) -> list[str]:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_level_is_sound(level: str) -> None:
-    for seed in range(30):
+    for seed in range(12):
         check(seed, list(LEVELS[level]))
 
 
 @pytest.mark.parametrize("name", PASSES)
 def test_a_pass_is_sound(name: str) -> None:
-    for seed in range(1000, 1004):
+    for seed in range(1000, 1002):
         check(seed, [name])
 
 
 def test_passes_are_sound_in_any_order() -> None:
-    for seed in range(2000, 2020):
+    for seed in range(2000, 2010):
         check(seed, some_passes(seed))
 
 

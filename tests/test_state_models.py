@@ -9,7 +9,7 @@ from tests.state_models.oracle import expected
 from tests.state_models.piece import PIECES
 from tests.state_models.sweep import REFUSED, SAME, WARNED, all_cases, swept, wrong
 
-SEED, SINGLE, AMBIENT, COMPOSED = 20, 12, 3, 3
+SEED, SINGLE, AMBIENT, COMPOSED = 20, 8, 2, 2
 
 
 def sample() -> list[Case]:

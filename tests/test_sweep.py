@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -64,7 +66,7 @@ def _check_fine(row, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("default_signals")
-def test_nothing_is_lost_and_nothing_is_done_twice(tmp_path: Path) -> None:
+def test_nothing_is_lost_and_nothing_is_done_twice(tmp_path: Path, programs: Path | None) -> None:
     """Interrupted, then killed, then left alone: one row for each model, and no process outlives the sweep."""
     models = tmp_path / "models.txt"
     models.write_text("".join(f"{entry(pause=0.2, width=width).model} -i 2x8\n" for width in range(1, 7)))
@@ -78,7 +80,7 @@ def test_nothing_is_lost_and_nothing_is_done_twice(tmp_path: Path) -> None:
     whole = journal(tmp_path / "out")
     with open(tmp_path / "out" / "rows.jsonl", "a") as file:
         file.write('{"model": "cut of')  # as a kill may leave it
-    done = command("sweep", str(models), "-o", str(tmp_path / "out"), "--workers", "1", "--json")
+    done = command("sweep", str(models), "-o", str(tmp_path / "out"), "--workers", "1", "--json", programs=programs)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ok"] == 6
     assert json.loads(done.stdout)["done_now"] == 6 - len(whole)
@@ -146,7 +148,15 @@ def _is_alive(process: int) -> bool:
         return False
 
 
+@pytest.fixture
+def _environment() -> Iterator[None]:
+    """Dask and Ray set variables such as OMP_NUM_THREADS in this process, which others would inherit."""
+    with patch.dict(os.environ):
+        yield
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("_environment")
 @pytest.mark.parametrize(("engine", "package"), [("dask", "distributed"), ("ray", "ray")])
 def test_every_end_is_one_row_on_a_cluster(engine: str, package: str, tmp_path: Path) -> None:
     """A crash, a hang or too much memory ends a model, not its worker."""
@@ -157,6 +167,7 @@ def test_every_end_is_one_row_on_a_cluster(engine: str, package: str, tmp_path: 
     assert len(journal(tmp_path)) == len(ENDS)
 
 
+@pytest.mark.usefixtures("_environment")
 @pytest.mark.parametrize("engine", ["dask", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_worker_that_is_killed_loses_nothing(engine: str, tmp_path: Path) -> None:
     """On a cluster of two processes, one is killed at work; its models are run by the other."""

@@ -178,7 +178,8 @@ def test_a_random_order_of_models_changes_nothing() -> None:
     assert [example.to_code(graphs[index]) for index in order] == [texts[index] for index in order]
 
 
-def test_from_a_shell() -> None:
+def test_from_a_shell(programs: Path | None) -> None:
     """It prints the file of a model of the catalogue."""
-    done = subprocess.run([sys.executable, EXAMPLE], check=True, capture_output=True, text=True)
+    python = sys.executable if programs is None else programs / "python"
+    done = subprocess.run([python, EXAMPLE], check=True, capture_output=True, text=True)
     assert "        linear = F.linear(x, self.fc1.weight, self.fc1.bias)\n" in done.stdout

@@ -22,6 +22,7 @@ from torch_ir import (
     verify_ir,
     verify_ir_with_state_dict,
 )
+from torch_ir.run.seeding import seed_generators
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 LAYER = module(lambda self, x: self.layer(x).relu(), layer=nn.Linear(4, 4))
@@ -199,6 +200,20 @@ def test_random_operators_see_the_same_numbers() -> None:
         report = verdict(ir, model, X)
         assert report.is_valid, report
     assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("is_present", [True, False])
+def test_seeds_are_those_of_torch(is_present: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an accelerator, its generators are seeded, too."""
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: is_present)
+    with torch.random.fork_rng(devices=[]):
+        seed_generators(3)
+        drawn = torch.rand(4)
+        assert seeded == [3] * is_present
+        torch.manual_seed(3)
+        assert torch.equal(torch.rand(4), drawn)
 
 
 # -- nothing is touched -----------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """Source check: operators are called in few places, and only constant folding calls them on values of a file."""
 
 import ast
+import functools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch_ir
@@ -45,30 +47,69 @@ EXPORTING = {
 }
 
 
-def _calls(tree: ast.AST) -> Iterator[str]:
+def _named(node: ast.AST) -> str:
+    """The beginning of an expression, such as `torch.ops.aten.add` or `find_operator(`."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{_named(node.value)}.{node.attr}"
+    if isinstance(node, ast.Call):
+        return f"{_named(node.func)}("
+    return f"{_named(node.value)}[" if isinstance(node, ast.Subscript) else ""
+
+
+def _finds_operator(value: ast.AST) -> bool:
+    return any(_named(node).endswith("find_operator(") for node in ast.walk(value) if isinstance(node, ast.Call))
+
+
+def _calls(nodes: list[ast.AST]) -> Iterator[str]:
     """Names that are called as an operator: `results`, a resolved operator, or one of torch's."""
     found = {
         target.id
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        if isinstance(target, ast.Name) and "find_operator(" in ast.unparse(node.value)
+        if isinstance(target, ast.Name) and _finds_operator(node.value)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
+            name = _named(node.func)
             if name in {"results", "operator", "overload", *found} or name.startswith(("torch.ops.", "find_operator(")):
                 yield name
 
 
-def _files() -> Iterator[tuple[str, ast.AST]]:
-    for room in READING:
-        for path in sorted((HOUSE / room).rglob("*.py")):
-            yield path.relative_to(HOUSE).as_posix(), ast.parse(path.read_text())
+@dataclass
+class Source:
+    """What the tests ask about a file of the package."""
+
+    calls_operators: bool
+    imports: set[str]
+    exports: bool
+
+
+@functools.cache
+def _sources() -> dict[str, Source]:
+    """Every file, read once; the trees themselves would make each garbage collection after it slower."""
+    return {path.relative_to(HOUSE).as_posix(): _read(path) for path in sorted(HOUSE.rglob("*.py"))}
+
+
+def _read(path: Path) -> Source:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    imports = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+    called = {_named(node.func) for node in nodes if isinstance(node, ast.Call)}
+    return Source(
+        calls_operators=any(_calls(nodes)),
+        imports={alias.name for node in imports for alias in node.names},
+        exports=not called.isdisjoint(("torch.export.export", "torch.onnx.export", "onnx_core.export")),
+    )
+
+
+def _reading() -> dict[str, Source]:
+    return {name: source for name, source in _sources().items() if name.split("/")[0] in READING}
 
 
 def test_operators_are_called_in_few_places() -> None:
-    assert {name for name, tree in _files() if any(_calls(tree))} == set(CALLERS)
+    assert {name for name, source in _reading().items() if source.calls_operators} == set(CALLERS)
 
 
 def test_a_call_is_found_however_it_is_written() -> None:
@@ -78,33 +119,21 @@ def test_a_call_is_found_however_it_is_written() -> None:
         "overload: Any = find_operator(n)\noverload(x)",
         "find_operator(name)(x)",
         "made = find_operator(name) or other\nmade(x)",
+        "torch.ops.aten[name](x)",
     ):
-        assert any(_calls(ast.parse(source))), source
-    assert not any(_calls(ast.parse("operator = find_operator(name)\nprint(operator)")))
+        assert any(_calls([*ast.walk(ast.parse(source))])), source
+    assert not any(_calls([*ast.walk(ast.parse("operator = find_operator(name)\nprint(operator)"))]))
 
 
 def test_graphs_are_run_only_where_that_is_asked_for() -> None:
-    found = {
-        name
-        for name, tree in _files()
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        and not {"IRExecutor", "execute_ir"}.isdisjoint(alias.name for alias in node.names)
-    }
+    found = {name for name, source in _reading().items() if not source.imports.isdisjoint(("IRExecutor", "execute_ir"))}
     assert found == set(RUNNING)
 
 
 def test_torch_exports_a_graph_only_where_the_page_says_so() -> None:
     """Which calls shape rules in this process: `convert` to two formats; models are the user's own."""
-    found = {
-        path.relative_to(HOUSE).as_posix()
-        for path in HOUSE.rglob("*.py")
-        if path.relative_to(HOUSE).parts[0] not in ("capture", "backends", "llm")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func) in ("torch.export.export", "torch.onnx.export", "onnx_core.export")
-    }
-    assert found == set(EXPORTING)
+    found = {name for name, source in _sources().items() if source.exports}
+    assert {name for name in found if name.split("/")[0] not in ("capture", "backends", "llm")} == set(EXPORTING)
     page = (HOUSE.parent / "docs" / "security.md").read_text()
     assert "`convert` to `.onnx` or `.pt2`" in page
 
@@ -135,11 +164,6 @@ def test_only_folding_has_values() -> None:
 
 def test_shape_rules_run_in_this_process_by_a_list() -> None:
     """One caller besides the child process, and it checks first."""
-    users = {
-        name
-        for name, tree in _files()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and "call_rule" in [alias.name for alias in node.names]
-    }
+    users = {name for name, source in _reading().items() if "call_rule" in source.imports}
     assert users == {"analysis/shapes/inference.py", "analysis/shapes/shape_worker.py"}
     assert "if is_safe_in_process(operator, shapes, attrs)" in (HOUSE / "analysis/shapes/inference.py").read_text()

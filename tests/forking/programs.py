@@ -27,7 +27,7 @@ FRESH = {
 def forked_programs() -> Iterator[Path | None]:
     """A folder of the programs of FRESH, forked as long as this lasts; None where nothing can be forked as it must be.
 
-    The server imports while others go on; who comes early waits.
+    The server imports torch when the first of them starts, which waits.
     """
     if not hasattr(os, "pidfd_open"):
         yield None
@@ -37,7 +37,7 @@ def forked_programs() -> Iterator[Path | None]:
         listener.listen(64)
         _write(Path(name))
         server = subprocess.Popen(
-            [sys.executable, "-m", "tests.forking.server", str(listener.fileno())],
+            [sys.executable, "-m", "tests.forking.waiting", str(listener.fileno())],
             cwd=ROOT,
             stdin=subprocess.PIPE,  # whose end is the server's
             stdout=subprocess.DEVNULL,

@@ -1,7 +1,4 @@
-"""Fork server: import torch once, then fork a child for each requested program.
-
-python -m tests.forking.server LISTENING_SOCKET
-"""
+"""Fork server: import torch once, then fork a child for each requested program."""
 
 from __future__ import annotations
 
@@ -36,7 +33,8 @@ _ENTRIES = {
 _PRELOADED = ("torch.export", "transformers.modeling_utils", "onnxscript")
 # No effect on the start of Python and torch; if anything else differs, the program starts separately.
 _FREE = {
-    "_", "COLUMNS", "LINES", "NO_COLOR", "OLDPWD", "PATH", "PWD", "PYTEST_CURRENT_TEST", "PS1", "SHLVL",
+    "_", "COLUMNS", "LINES", "NO_COLOR", "OLDPWD", "PATH", "PWD", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_TESTRUNUID",
+    "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PS1", "SHLVL",
     "TERM", "TORCHINDUCTOR_CACHE_DIR", "TORCH_IR_CACHE", "VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT",
     "GLOO_SOCKET_IFNAME", "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
     "MASTER_PORT", "RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "WORLD_SIZE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
@@ -201,7 +199,3 @@ def main() -> NoReturn:
     request = serve(listener)
     request.take_over()
     _run(entries[request.name])
-
-
-if __name__ == "__main__":
-    main()

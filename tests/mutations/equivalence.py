@@ -102,7 +102,7 @@ class Original:
 
 def results(ir: IR, values: Values, weights: Weights, constants: Weights) -> list[Any]:
     """All that a graph leaves behind: its outputs, and every input and weight as it is afterwards."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     executor = IRExecutor(ir, weights, constants)
     outcome = executor.run([_copy(value) for value in values])
     others = [computed(leaf, outcome.sizes) for _, leaf in leaves(ir.output_tree)]

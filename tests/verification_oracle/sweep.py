@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import itertools
 import subprocess
 import sys
 import tempfile
@@ -112,9 +112,8 @@ def _captured(name: str) -> IR | None:
 
 def _graphs(name: str, captured: IR, corrupted: int) -> Iterator[tuple[str, IR]]:
     yield "", captured
-    wrong = list(corruptions(captured)) if corrupted else []
-    random.Random(zlib.crc32(name.encode())).shuffle(wrong)
-    yield from ((f"{each.node}: {each.how}", each.ir) for each in wrong[:corrupted])
+    wrong = itertools.islice(corruptions(captured, seed=zlib.crc32(name.encode())), corrupted)
+    yield from ((f"{each.node}: {each.how}", each.ir) for each in wrong)
 
 
 def _passes(ir: IR, subject: Subject) -> bool:

@@ -23,6 +23,7 @@ from torch_ir.ops.effects import is_random
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.passes.random_check import drawn_inputs, retyped
 from torch_ir.run.executor import IRExecutor
+from torch_ir.run.seeding import seed_generators
 from torch_ir.run.stored import Weight, loaded
 from torch_ir.run.tolerances import compare
 
@@ -123,13 +124,13 @@ def _copies(values: Sequence[Any]) -> list[Any]:
 
 
 def _ran(executor: IRExecutor, values: Sequence[Any]) -> list[Any]:
-    torch.manual_seed(0)
+    seed_generators(0)
     outcome = executor.run(_copies(values))
     return [*outcome.outputs, *outcome.mutations.values()]
 
 
 def _seeded(run: Run, values: Sequence[Any]) -> Sequence[Any]:
-    torch.manual_seed(0)
+    seed_generators(0)
     return run(_copies(values))
 
 

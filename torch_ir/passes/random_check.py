@@ -22,6 +22,7 @@ from torch_ir.passes.clean.fold_constants import fold_constants
 from torch_ir.passes.probe_inputs import INFINITE, NAN, Probe, drawn_inputs, probes
 from torch_ir.passes.rounding import Rounding
 from torch_ir.run.executor import IRExecutor
+from torch_ir.run.seeding import seed_generators
 from torch_ir.run.tolerances import compare
 from torch_ir.run.weight_files import random_weights
 
@@ -134,7 +135,7 @@ class _Judge:
         return ""
 
     def _ran(self, executor: IRExecutor, values: Sequence[Any]) -> list[Any]:
-        torch.manual_seed(self.seed)
+        seed_generators(self.seed)
         copies = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
         outcome = executor.run(copies)
         return [*outcome.outputs, *outcome.mutations.values()]

@@ -21,6 +21,7 @@ from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.regroup.functions import inline_all
 from torch_ir.run.compiled_plan import Program, Sizes, writes_in_place
 from torch_ir.run.executor import IRExecutor, Outcome, flatten_call, read_sizes
+from torch_ir.run.seeding import seed_generators
 from torch_ir.run.stored import Weight, loaded
 from torch_ir.run.tolerances import Difference, compare
 from torch_ir.run.weight_files import WeightSource, fit_weights, open_weights, weights_from
@@ -104,7 +105,7 @@ class _Walk:
             {tensor.name for segment in found[:count] for tensor in segment.wanted}, count < len(found)
         )
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            seed_generators(0)
             checks = [self._check(segment) for segment in found[:count]]
         report = BlockReport(True, checks)
         if count == len(found):

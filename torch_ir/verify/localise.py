@@ -21,6 +21,7 @@ from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.regroup.functions import inline_all
 from torch_ir.ops.schema import HIGHER_ORDER
 from torch_ir.run.executor import IRExecutor, flatten_call
+from torch_ir.run.seeding import seed_generators
 from torch_ir.run.stored import loaded
 from torch_ir.run.tolerances import Difference, compare
 from torch_ir.run.weight_files import fit_weights
@@ -144,7 +145,7 @@ class _Search:
             with torch.random.fork_rng(devices=[]):
                 stand_ins = {key: value for key, value in self.stand_ins.items() if key in self.weights}
                 executor.load_weights_from_state_dict({**self.weights, **stand_ins})
-                torch.manual_seed(0)
+                seed_generators(0)
                 executor.run(flatten_call(executor.ir, *copied(self.inputs)))
         except ExecutionError as error:
             text = str(error)

@@ -16,6 +16,7 @@ from torch_ir.errors import ExecutionError, TorchIRError, first_line
 from torch_ir.ops.fast_paths import plain_attention, uncompiled
 from torch_ir.ops.schema import bind, operator_name
 from torch_ir.ops.torch_internals import AutoDispatchBelowAutograd, TorchDispatchMode, pytree
+from torch_ir.run.seeding import seed_generators
 from torch_ir.verify.copies import copied
 from torch_ir.verify.model_state import ModelState
 from torch_ir.verify.reference_run import Call as Inputs
@@ -90,7 +91,7 @@ def record(
         stack.enter_context(AutoDispatchBelowAutograd())
         stack.enter_context(within or nullcontext())
         stack.enter_context(recorder)
-        torch.manual_seed(0)
+        seed_generators(0)
         try:
             if within is None:
                 recorder.recording.output = model(*call[0], **call[1])

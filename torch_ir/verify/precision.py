@@ -13,6 +13,7 @@ from torch_ir.ir import IR, Dtype
 from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.executor import IRExecutor, flatten_call
+from torch_ir.run.seeding import seed_generators
 from torch_ir.verify.copies import copied
 from torch_ir.verify.judge import details_of
 from torch_ir.verify.reference_run import Call, Original
@@ -34,7 +35,7 @@ def difference_in_float64(
     keys = {key for param in ir.params if param.param and param.param.in_state_dict for key in param.stored_keys}
     wide_weights = {key: _wide(value) for key, value in weights.items() if key in keys}
     try:
-        torch.manual_seed(0)
+        seed_generators(0)
         outcome = IRExecutor(wide_ir, wide_weights, constants).run(flatten_call(wide_ir, *copied(wide_call)))
         reference = Original(model, wide_ir, wide_weights).called(wide_call)
         details, _ = details_of(wide_ir, outcome, reference, None, None)

@@ -15,6 +15,7 @@ from torch_ir.ir import IR
 from torch_ir.ops.fast_paths import plain_attention
 from torch_ir.ops.torch_internals import dense_memory_key
 from torch_ir.run.executor import flatten_call
+from torch_ir.run.seeding import seed_generators
 from torch_ir.run.tolerances import compare
 from torch_ir.verify.copies import copied, copied_apart
 from torch_ir.verify.model_state import ModelState
@@ -35,7 +36,7 @@ class ReferenceRun:
         own = copied(call)
         given, inputs = flatten_call(ir, *call), flatten_call(ir, *own)
         kept = model.state_dict(keep_vars=True).keys()
-        torch.manual_seed(0)
+        seed_generators(0)
         with torch.no_grad(), plain_attention():
             output = model(*own[0], **own[1])
         after = _tensors_by_name(model, ir)

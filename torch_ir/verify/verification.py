@@ -16,6 +16,7 @@ from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ops.prepare_run import check_operators
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.executor import IRExecutor, Outcome, flatten_call
+from torch_ir.run.seeding import seed_generators
 from torch_ir.run.stored import loaded
 from torch_ir.run.tolerances import compare
 from torch_ir.run.weight_files import WeightSource, load_weights, weights_from
@@ -192,7 +193,7 @@ class _Sides:
         self, report: VerificationReport, first: Outcome, reference: ReferenceRun, call: Call
     ) -> VerificationReport:
         """Return the report, or a failed one if a second call shows state that the graph does not keep."""
-        torch.manual_seed(0)
+        seed_generators(0)
         outcome = self.executor.run(flatten_call(self.executor.ir, *copied(call)))
         # parameters that only the first call of the graph changed are still changed
         kept = {target: value for target, value in first.mutations.items() if target.param is not None}
@@ -243,7 +244,7 @@ class _Sides:
 
     def _run(self, call: Call, weights: Weights | None = None) -> Outcome:
         self.executor.load_weights_from_state_dict(self._with(weights))
-        torch.manual_seed(0)
+        seed_generators(0)
         return self.executor.run(flatten_call(self.executor.ir, *copied(call)))
 
     def _run_model(self, call: Call, weights: Weights | None = None) -> ReferenceRun:

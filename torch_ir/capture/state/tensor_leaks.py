@@ -11,10 +11,11 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import sys
 import types
 import warnings
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -148,6 +149,17 @@ class _Search:
             self._seen.update(map(id, level))
             new = [holder for holder in self._holders(level) if self._is_new(holder)]
             level = list({id(holder): holder for holder in new}.values())
+        level.clear()
+        self._drop_unreachable()
+
+    def _drop_unreachable(self) -> None:
+        """Drop objects to which only new objects refer: searching all of the process would find no other holder."""
+        wanted = set(map(id, self._held))
+        new = filter(self._is_new, gc.get_objects())
+        known = Counter(filter(wanted.__contains__, map(id, itertools.chain.from_iterable(map(gc.get_referents, new)))))
+        alone = next(map(sys.getrefcount, [object()]))  # of an object to which one list refers
+        counts = list(map(sys.getrefcount, self._held))
+        self._held = [each for each, count in zip(self._held, counts, strict=True) if count - known[id(each)] > alone]
 
     def clean(self) -> None:
         """Remove the tensors from the older objects that hold them, or that hold a new object with them."""
