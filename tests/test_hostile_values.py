@@ -13,7 +13,7 @@ from torch_ir.analysis.values.constants import Constants
 from torch_ir.errors import ShapeError
 from torch_ir.ir import IR, Layout, OpNode, Param, TensorMeta
 from torch_ir.ir.checks.limits import Budget
-from torch_ir.llm.forms.fixed_parts import values_at
+from torch_ir.llm.forms.fixed_parts import new_budget, values_at
 from torch_ir.ops.tensor_data import from_tensor
 
 LOWEST = torch.iinfo(torch.int64).min
@@ -110,7 +110,7 @@ def test_masks_are_computed_here_or_in_a_child(
         return (torch.zeros(3),)
 
     monkeypatch.setattr("torch_ir.llm.forms.fixed_parts.execute_ir", execute)
-    values_at(ir, [y], {}, {})
+    values_at(ir, [y], {}, {}, new_budget())
     assert asked == [not is_here]
 
 

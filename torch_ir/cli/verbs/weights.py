@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_json, add_verb, load_graph, show
-from torch_ir.errors import printable
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
@@ -51,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         "problems": [misfit._asdict() for misfit in misfits],
         "seconds": round(time.perf_counter() - start, 3),
     }
-    show(arguments, lambda: record, lambda: "\n".join(map(printable, _lines(record, counts))))
+    show(arguments, lambda: record, lambda: "\n".join(_lines(record, counts)))
     return 0 if record["fits"] else 1
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch_ir.analysis.dependencies.slices import ancestors
 from torch_ir.analysis.values.constants import Constants
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.checks.limits import Budget
 from torch_ir.llm.forms.fixed_parts import values_at
 
 _FIRST = 6  # positions that are always compared
@@ -58,9 +59,11 @@ class MaskKind:
         return seen
 
 
-def mask_kind(graph: IR, mask: TensorMeta, batch: str, seq: str) -> MaskKind | None:
+def mask_kind(
+    graph: IR, mask: TensorMeta, batch: str, seq: str, constants: Constants, budget: Budget
+) -> MaskKind | None:
     """Return the kind of a fixed mask whose last two dimensions are queries and keys; None if it is of no kind."""
-    numbers = sorted(set(_numbers(graph, mask)))[:_MOST_NUMBERS]
+    numbers = sorted(set(_numbers(graph, mask, constants)))[:_MOST_NUMBERS]
     counted = [node.output for node in ancestors(graph, [mask]) if _counts(node, seq)]
     is_of_positions = all(_keeps_places(node, seq) for node in ancestors(graph, [mask], stop=counted))
     if is_of_positions:
@@ -72,7 +75,7 @@ def mask_kind(graph: IR, mask: TensorMeta, batch: str, seq: str) -> MaskKind | N
             return None
         counted, positions = [], torch.arange(longest)
     given = dict.fromkeys(counted, positions)
-    (value,) = values_at(graph, [mask], {batch: 2, seq: len(positions)}, given)
+    (value,) = values_at(graph, [mask], {batch: 2, seq: len(positions)}, given, budget)
     rows = value.reshape(-1, *value.shape[-2:])
     if not bool((rows == rows[:1]).all()):
         return None
@@ -107,9 +110,8 @@ def _keeps_places(node: OpNode, seq: str) -> bool:
     return node.op_type.rpartition(".")[0] in _ELEMENTWISE and not counts_otherwise
 
 
-def _numbers(graph: IR, mask: TensorMeta) -> Iterator[int]:
+def _numbers(graph: IR, mask: TensorMeta, constants: Constants) -> Iterator[int]:
     """Yield the whole numbers that the nodes of a mask mention."""
-    constants = Constants(graph)
     for node in ancestors(graph, [mask]):
         held = (constants.scalar_of(source) for source in node.inputs)
         for number in (*node.attrs.values(), *held):

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from torch_ir.analysis.values.constants import Constants
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.llm.cache_layout import DECODE, cache_outputs, keyword_inputs
-from torch_ir.llm.forms.fixed_parts import fixed_tensors
+from torch_ir.llm.forms.fixed_parts import fixed_tensors, new_budget
 from torch_ir.llm.forms.growing_cache import growing
 from torch_ir.llm.forms.mask_kinds import MaskKind, mask_kind
 from torch_ir.ops.schema import name_arguments
@@ -68,6 +69,7 @@ def cache_attention(ir: IR) -> list[CacheAttention]:
     past = keyword_inputs(decode, "cache") if decode is not None else {}
     present = cache_outputs(decode) if decode is not None else {}
     kinds: dict[TensorMeta, MaskKind] = {}
+    constants, budget = Constants(ir), new_budget()
     found = []
     for layer, key, value in layer_states(ir):
         places = [f"layers.{layer}.{part}" for part in _PARTS]
@@ -77,7 +79,7 @@ def cache_attention(ir: IR) -> list[CacheAttention]:
         for end, between in ends:
             masks = _masks(layer, end, between, fixed, seq)
             for mask in masks:
-                kind = kinds.get(mask) or mask_kind(ir, mask, batch, seq)
+                kind = kinds.get(mask) or mask_kind(ir, mask, batch, seq, constants, budget)
                 if kind is None or not all(_hides(kind, mask, node, fixed) for node in (*between, end)):
                     raise GraphError(f"layer {layer}: its mask {mask.name!r:.80} is not causal, a window or a chunk")
                 kinds[mask] = kind
