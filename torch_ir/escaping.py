@@ -74,7 +74,7 @@ def in_yaml(value: Any) -> str:
 
 def as_plain_name(text: str) -> str:
     """Write text as a cell of CSV or a file name: ASCII letters and digits, and not a formula or a hidden file."""
-    return _NOT_PLAIN.sub("_", text)
+    return _NOT_PLAIN.sub("_", text) or "_"
 
 
 def in_shell(text: str) -> str:
