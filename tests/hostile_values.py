@@ -25,7 +25,7 @@ from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.analysis.values.constants import Constants, is_small
 from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR, OpNode, Param, TensorMeta
-from torch_ir.llm.forms.fixed_parts import values_at
+from torch_ir.llm.forms.fixed_parts import new_budget, values_at
 from torch_ir.ops.foldable import is_computable_here, is_foldable
 from torch_ir.ops.schema import find_operator, operator_names
 from torch_ir.ops.tensor_data import from_tensor
@@ -158,7 +158,7 @@ def _is_computed(ir: IR) -> bool:
     if not is_computable_here(ir.nodes[0]) or not all(map(is_small, ir.graph_outputs)):
         return False
     try:
-        return bool(values_at(ir, ir.graph_outputs, {}, {}))
+        return bool(values_at(ir, ir.graph_outputs, {}, {}, new_budget()))
     except TorchIRError:
         return False
 

@@ -9,16 +9,21 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.adversarial.nodes import op_node
+from tests.adversarial.shapes import SHAPES
 from tests.chakra_reader import COLLECTIVES, Node, read_trace
 from tests.command_line import failure
+from tests.graphs import mlp, tensor
 from tests.proof import captured, module
-from torch_ir import IR, GraphError
+from torch_ir import IR, GraphError, OpNode
 from torch_ir.analysis import Roofline
 from torch_ir.cli.dispatch import main
 from torch_ir.errors import CommandError, SerializationError
 from torch_ir.pipeline import split
 from torch_ir.sharding import shard
 from torch_ir.simulators import to_chakra, write_ranks
+from torch_ir.simulators.chakra_file import trace_bytes
+from torch_ir.simulators.trace_nodes import TraceNode
 
 PLAN = {"a": "colwise", "b": "rowwise"}
 
@@ -199,3 +204,44 @@ def test_from_the_command_line(
         capsys, "convert", "pipeline.json", "--to", "chakra", "-o", "pipeline.json"
     )
     assert "is not a list of ranks" in failure(capsys, *words, "--ranks", "x")
+
+
+def test_numbers_that_a_trace_cannot_hold_are_refused(tmp_path: Path) -> None:
+    """Work beyond 64 bits, times on a device that takes for ever, and ranks beyond 32 bits."""
+    a, b, y = tensor("a", 1 << 28, 1 << 28), tensor("b", 1 << 28, 1 << 28), tensor("y", 1 << 28, 1 << 28)
+    product = IR([OpNode("y", "aten.mm.default", [a, b], [y], args=["self", "mat2"])], [a, b], [y])
+    with pytest.raises(GraphError, match=r"the work of 'y' is \d+, more than the 2\*\*63 - 1 of a trace"):
+        to_chakra(product, tmp_path / "traces")
+    with pytest.raises(GraphError, match=r"more than the 2\*\*63 - 1 of a trace"):
+        to_chakra(mlp(), tmp_path / "traces", device=Roofline(1e-30, 1e-30))
+    with pytest.raises(CommandError, match="4294967296 ranks, more than the 2147483647 of Chakra"):
+        to_chakra(mlp(), tmp_path / "traces", replicas=1 << 32)
+    assert not (tmp_path / "traces").exists()
+
+
+def test_a_node_that_waits_for_very_many_is_in_the_trace(tmp_path: Path) -> None:
+    """Else each of n views would list up to n nodes; the last operator still waits for all, one after the other."""
+    ir = SHAPES["empty joins"](6000)
+    last = op_node("last", "sum.default", [ir.nodes[-1].output], (), dtype=None)
+    ir = IR([*ir.nodes, last], ir.graph_inputs, [last.output])
+    to_chakra(ir, tmp_path / "traces")
+    nodes = read_trace(tmp_path / "traces" / "stage0.et")[1]
+    waits = {node.id: set(node.data_deps) for node in nodes}
+    assert max(map(len, waits.values())) <= 1002
+    reached, left = set[int](), [nodes[-1].id]
+    while left:
+        new = waits[left.pop()] - reached
+        reached |= new
+        left += new
+    assert {node.name for node in nodes if node.id in reached} >= {f"y{number}" for number in range(2000)}
+
+
+def test_a_group_is_listed_once(tmp_path: Path) -> None:
+    """A trace of 3,000 collectives among a million ranks."""
+    nodes = [TraceNode("sum", "COMM_COLL_NODE", (), {"comm_type": 0, "comm_size": 8, "pg_name": "tp"}, 0)] * 3000
+    (tmp_path / "stage0.et").write_bytes(trace_bytes(nodes))
+    index = {"format": "torch-ir-chakra", "ranks": 1 << 20, "stages": 1, "mesh": {"tp": 1 << 20}}
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    started = time.process_time()
+    assert [len(ranks) for ranks in write_ranks(tmp_path, [0], tmp_path / "ranks").values()] == [1 << 20]
+    assert time.process_time() - started < 20

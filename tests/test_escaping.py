@@ -1,14 +1,17 @@
 """Hostile text in every output language: a parser of that language sees only text."""
 
 import ast
+import csv
 import io
 import random
+import re
 import shlex
 import tokenize
 import unicodedata
 from html.parser import HTMLParser
 
 import pytest
+import yaml
 
 from torch_ir import escaping
 
@@ -137,6 +140,22 @@ def test_python() -> None:
         assert ast.dump(ast.parse(source)) == ast.dump(ast.parse("x = 1")), text
         kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(source).readline)]
         assert kinds[:2] == [tokenize.COMMENT, tokenize.NL], text
+
+
+def test_yaml() -> None:
+    """Read back by a YAML parser as the same text."""
+    for text in _texts():
+        shown = escaping.in_yaml({"name": text, "sizes": [1, 2.5]})
+        assert shown.isprintable(), text
+        assert yaml.safe_load(f"- {shown}\n") == [{"name": text, "sizes": [1, 2.5]}], text
+
+
+def test_plain_names() -> None:
+    """One cell of CSV that is not a formula, and one file name below any folder."""
+    for text in _texts():
+        shown = escaping.as_plain_name(text)
+        assert next(csv.reader([shown])) == [shown], text
+        assert re.fullmatch(r"(?![.-])[\w.-]+", shown, re.ASCII), text
 
 
 def test_shell() -> None:

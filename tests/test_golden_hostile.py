@@ -3,19 +3,25 @@
 import json
 import os
 import shutil
+import subprocess
+from argparse import Namespace
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.golden_packs import NET, X, compared, dumped, golden
 from tests.proof import captured
 from torch_ir import Limits, compare_golden
+from torch_ir.cli.verb import show
 from torch_ir.errors import MissingFileError, SerializationError
+from torch_ir.golden import pack as pack_file
 from torch_ir.golden.dumps import open_dumps
 from torch_ir.golden.pack import read_pack
 
@@ -51,6 +57,12 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "name": (lambda d: d["values"][0].update(name="absent"), "absent"),
     "size": (lambda d: d["files"][0].update(size=1), "is damaged"),
     "shard twice": (lambda d: d["files"].append(d["files"][0]), "is listed twice"),
+    "value twice": (lambda d: d["values"].append(d["values"][0]), "is listed twice"),
+    "quantised": (lambda d: d["values"][0].update(dtype="qint8"), "no quantised tensors"),
+    "colours in a note": (lambda d: d["notes"].append("\x1b[2J"), r"\$\.notes\[\d\]: .* cannot be printed"),
+    "colours in a module": (lambda d: d["values"][0].update(module="\x1b[2J"), "cannot be printed"),
+    "colours in what is read": (lambda d: d["values"][0].update(reads=["\u202e"]), "cannot be printed"),
+    "a module of 10^5 levels": (lambda d: d["values"][0].update(module="a." * 10**5), r"Limits\(name_length=\.\.\.\)"),
 }
 
 
@@ -155,3 +167,78 @@ def test_an_archive_is_closed_after_an_error(pack: Path, tmp_path: Path) -> None
         compare_golden(pack, archive)
     assert archive not in [Path(os.readlink(each)) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
     assert kept.value
+
+
+def test_a_shard_is_digested_once(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if values of two shards alternate; a shard that changes meanwhile is digested again."""
+    read: list[str] = []
+    digest = pack_file.file_digest
+    monkeypatch.setattr(pack_file, "file_digest", lambda path: read.append(path.name) or digest(path))
+    found = read_pack(pack)
+    pairs = list(zip(found.inputs * len(found.values), found.values, strict=False))
+    assert len({value.file for pair in pairs for value in pair}) == 2
+    for one, other in pairs:
+        found.tensor(one)
+        found.tensor(other)
+    assert sorted(read) == sorted({value.file for pair in pairs for value in pair})
+    shard = pack / found.values[0].file
+    shard.write_bytes(bytes(shard.stat().st_size))
+    found.tensor(found.inputs[0])
+    with pytest.raises(SerializationError, match="is damaged"):
+        found.tensor(found.values[0])
+
+
+def test_few_unknown_dumps_are_compared_with_all_names(
+    pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nearest name is looked for where it is shown."""
+    asked: list[str] = []
+    module = import_module("torch_ir.golden.compare_dumps")
+    monkeypatch.setattr(module, "did_you_mean", lambda word, _: asked.append(word) or "")
+    save_file({f"unknown{number}": torch.zeros(1) for number in range(500)}, tmp_path / "dumps.safetensors")
+    assert len(compare_golden(pack, tmp_path / "dumps.safetensors").unknown) == 500
+    assert len(asked) == 8
+
+
+@pytest.mark.parametrize("dtype", ["float4_e2m1fn_x2", "bits8", "uint4", "int2"])
+def test_dtypes_without_arithmetic_are_compared_by_their_bytes(dtype: str, tmp_path: Path) -> None:
+    for number, dumps in enumerate([torch.ones(4, 1, dtype=torch.uint8), torch.zeros(4, 1, dtype=torch.uint8)]):
+        folder = write_pack(tmp_path / str(number), dtype, torch.ones(4, dtype=torch.uint8))
+        save_file({"v": dumps}, tmp_path / "dumps.safetensors")
+        assert compare_golden(folder, tmp_path / "dumps.safetensors").is_equal is (number == 0)
+        save_file({"v": torch.ones(4)}, tmp_path / "dumps.safetensors")  # numbers, which have no such dtype
+        assert not compare_golden(folder, tmp_path / "dumps.safetensors").is_equal
+
+
+def write_pack(folder: Path, dtype: str, stored: Tensor) -> Path:
+    """Write a pack of one value, stored as bytes."""
+    folder.mkdir()
+    shard = "values-00001.safetensors"
+    save_file({"v": stored}, folder / shard)
+    file = {"name": shard, "size": (folder / shard).stat().st_size, "digest": pack_file.file_digest(folder / shard)}
+    value = {"name": "v", "shape": [stored.numel()], "dtype": dtype, "stored": "bytes", "file": shard}
+    index = {
+        "format": "torch-ir golden", "version": 1, "model_name": "Net", "ir": "", "reference": "", "seed": 0,
+        "notes": [], "files": [file], "inputs": [], "values": [value],
+    }  # fmt: skip
+    (folder / "index.json").write_text(json.dumps(index))
+    return folder
+
+
+def test_a_folder_of_any_depth_is_searched(tmp_path: Path) -> None:
+    """Without recursion; it is removed here, because that of pytest and Python is recursive."""
+    deep = tmp_path.joinpath(*["d"] * 1200)
+    try:
+        for level in range(100, 1201, 100):
+            tmp_path.joinpath(*["d"] * level).mkdir(parents=True)
+        save_file({"v": torch.zeros(1)}, deep / "v.safetensors")
+        with open_dumps(tmp_path) as found:
+            assert list(found) == ["v"]
+    finally:
+        subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
+
+
+def test_no_report_writes_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever a report contains, the command line prints printable text."""
+    show(Namespace(json=False), dict, lambda: "a\x1b[2J\u202e\nb")
+    assert capsys.readouterr().out == "a\\x1b[2J\\u202e\nb\n"

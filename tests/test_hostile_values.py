@@ -6,14 +6,15 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from tests.graphs import tensor
 from tests.hostile_values import operators, sweep
 from torch_ir import optimize
 from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.analysis.values.constants import Constants
-from torch_ir.errors import ShapeError
+from torch_ir.errors import GraphError, ShapeError
 from torch_ir.ir import IR, Layout, OpNode, Param, TensorMeta
 from torch_ir.ir.checks.limits import Budget
-from torch_ir.llm.forms.fixed_parts import values_at
+from torch_ir.llm.forms.fixed_parts import new_budget, values_at
 from torch_ir.ops.tensor_data import from_tensor
 
 LOWEST = torch.iinfo(torch.int64).min
@@ -110,7 +111,7 @@ def test_masks_are_computed_here_or_in_a_child(
         return (torch.zeros(3),)
 
     monkeypatch.setattr("torch_ir.llm.forms.fixed_parts.execute_ir", execute)
-    values_at(ir, [y], {}, {})
+    values_at(ir, [y], {}, {}, new_budget())
     assert asked == [not is_here]
 
 
@@ -159,3 +160,14 @@ def test_folding_survives_hostile_values() -> None:
 @pytest.mark.slow
 def test_folding_survives_many_hostile_values() -> None:
     assert sweep(200).crashed == []
+
+
+def test_the_work_for_masks_and_tables_is_bounded() -> None:
+    """However small each one is; looking at a graph and starting a process count, too."""
+    x = tensor("x", 2)
+    for kind, most in (("aten.relu.default", 200), ("aten.erfinv.default", 1 << 28)):
+        made = OpNode("y", kind, [x], [tensor("y", 2)], args=["self"])
+        ir = IR([made], [x], [made.output])
+        assert values_at(ir, [made.output], {}, {x: torch.zeros(2)}, Budget(most + 300))[0].tolist() == [0, 0]
+        with pytest.raises(GraphError, match="'y', which depends on positions, takes too much memory or time"):
+            values_at(ir, [made.output], {}, {x: torch.zeros(2)}, Budget(most))

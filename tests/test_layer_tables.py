@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import catalogue
 from tests.command_line import failure
 from tests.proof import captured, captured_entry, module
-from torch_ir import GraphError
+from torch_ir import IR, GraphError, OpNode, TensorMeta
 from torch_ir.cli.dispatch import main
 from torch_ir.simulators import to_scale_sim, to_timeloop, to_zigzag
 
@@ -180,3 +180,15 @@ def test_rows_of_a_small_file_are_limited(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match="the layers have more than 1,000,000 independent products"):
         to_scale_sim(ir, tmp_path / "topology.csv")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("attrs", [{"groups": 0}, {"stride": [1, 1, 1]}, {"stride": None}])
+def test_arguments_that_no_shape_rule_checks_are_refused(attrs: dict[str, Any], tmp_path: Path) -> None:
+    """The dtypes of quantised tensors have no shape rules, so that a file may contain any arguments."""
+    x, w, y = (TensorMeta(name, (1, 4, 6, 6), "qint8") for name in "xwy")
+    given = {"bias": None, "stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "transposed": False}
+    given |= {"output_padding": [0, 0], "groups": 1, **attrs}
+    node = OpNode("y", "aten.convolution.default", [x, w], [y], given, args=["input", "weight"])
+    for write in (to_scale_sim, to_timeloop, to_zigzag):
+        with pytest.raises(GraphError, match="does not match the arguments of its operator"):
+            write(IR([node], [x, w], [y]).clone(), tmp_path / "written")

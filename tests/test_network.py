@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -164,6 +165,39 @@ def test_only_one_place_imports_openvino() -> None:
         if re.search(r"^\s*(import|from) openvino", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert found == []
+
+
+def _other_packages() -> set[str]:
+    """The modules of other libraries that torch_ir imports anywhere, also late and by name."""
+    found = set()
+    for path in (ROOT / "torch_ir").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module)
+            elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith("import_module"):
+                found |= {named.value for named in node.args[:1] if isinstance(named, ast.Constant)}
+    own = {"torch_ir", "openvino", *sys.stdlib_module_names}  # openvino has a test of its own
+    return {name for name in found if name.partition(".")[0] not in own}
+
+
+@pytest.mark.slow
+def test_no_import_reaches_the_network(tmp_path: Path) -> None:
+    """Each module of another library, in one process; those that are not installed are skipped."""
+    names = sorted(_other_packages())
+    assert {"transformers", "onnxruntime", "ray", "safetensors.torch", "triton"} <= set(names)
+    program = f"""
+import contextlib, importlib, warnings
+warnings.simplefilter("ignore")
+for name in {names}:
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
+print("done")
+"""
+    told, refused = _guarded(tmp_path, "-c", program)
+    assert told.endswith("done\n")
+    assert refused == []
 
 
 @pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["threads", "processes"])

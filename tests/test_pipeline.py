@@ -13,6 +13,7 @@ from torch import nn
 
 import catalogue
 from catalogue import Entry
+from tests.adversarial.shapes import SHAPES
 from tests.sharded_models import Tower, language_model
 from torch_ir import (
     IR,
@@ -359,3 +360,10 @@ def test_what_cannot_be_cut() -> None:
         stage_of(ir, 0)
     with pytest.raises(PipelineError, match="unknown stage 2; the pipeline has 2, numbered from 0"):
         stage_of(pipeline, 2)
+
+
+def test_copies_of_shared_nodes_are_bounded() -> None:
+    """A file of 600 nodes whose 150 stages would each have up to 150 nodes that compute masks."""
+    ir = SHAPES["attention layers"](600)
+    with pytest.raises(PipelineError, match="152 stages would have too many copies of 153 nodes that they share"):
+        split(ir, at=[node.name for node in ir.nodes[4::4]])

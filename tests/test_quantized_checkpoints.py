@@ -273,6 +273,10 @@ def _compressed(form: str, **weights: Any) -> dict[str, Any]:
     return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
 
 
+def _torchao(name: Any, data: Any) -> dict[str, Any]:
+    return {"quant_method": "torchao", "quant_type": {"default": {"_type": name, "_data": data}}}
+
+
 REFUSED = {
     "unknown method": ({"quant_method": "spqr"}, "quant_method 'spqr', which is not supported; expected one of fp8,"),
     "no method": ({"bits": 4}, "quant_method 'None'"),
@@ -298,6 +302,15 @@ REFUSED = {
         "num_bits=3",
     ),
     "torchao by name": ({"quant_method": "torchao", "quant_type": "int4_weight_only"}, "quant_type='int4_weight_only'"),
+    "a function of torchao": (
+        _torchao("swap_conv2d_1x1_to_linear", {"model": 1}),
+        "the type 'swap_conv2d_1x1_to_linear', which is not one of a configuration",
+    ),
+    "a function of torch": (
+        _torchao("Int8WeightOnlyConfig", {"group_size": [{"_type": "torch.dtype", "_data": "load"}]}),
+        "the type 'torch.dtype', which is not one of a configuration",
+    ),
+    "a type that is a list": (_torchao(["x"], {}), "the type ['x'], which is not one of a configuration"),
     "another algorithm": ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo='W4A8_AWQ'"),
     "nothing to quantise": (
         {**FP8, "modules_to_not_convert": ["model", "lm_head"]},

@@ -44,7 +44,7 @@ ROOMS = {
     "quantization": {"errors", "ir", "formats", "ops", "rewrite", "analysis", "passes", "run"},
     "backends": {"errors", "escaping", "ir", "ops", "rewrite", "analysis", "passes", "run", "targets"},
     "training": {"errors", "ir", "ops", "capture", "analysis"},
-    "simulators": {"errors", "ir", "analysis", "formats", "pipeline"},
+    "simulators": {"errors", "escaping", "ir", "analysis", "formats", "pipeline"},
     "sweep": {"errors", "ir", "ops", "capture", "analysis", "passes", "run", "verify", "explorer"},
 }
 # A notebook calls a method of the graph, which imports the drawing code lazily; a function that is given a model for a

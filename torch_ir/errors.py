@@ -11,6 +11,8 @@ from enum import Enum
 from typing import Any
 
 _WORD, _WORDS = 100, 5000  # limits of close matches: characters of a word, and candidates
+# What code over the arguments of a node raises where an operator without shape rules has arguments of any kind.
+INVALID_ARGUMENTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class Cause(Enum):

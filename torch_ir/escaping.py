@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import shlex
+from typing import Any
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]|~])")
 _ADDRESSED = re.compile(r"[@#]\w|://|www\.", re.IGNORECASE)  # code hosts turn these into mentions, issues and links
 _MERMAID = re.compile(r"[^\w\xd7 .,:;()\[\]+*/=!?@~^|'-]")
+_NOT_PLAIN = re.compile(r"^[.-]|[^A-Za-z0-9_.-]")
 _MLIR = frozenset(range(0x20, 0x7F)) - frozenset(b'"\\')
 
 
@@ -61,6 +64,17 @@ def in_mlir(text: str) -> str:
 def in_python(text: str) -> str:
     """Write text as a one-line Python comment; values are written by `repr`."""
     return f"# {text if text.isprintable() else ascii(text)}"
+
+
+def in_yaml(value: Any) -> str:
+    """Write JSON values as one line of YAML, in which an escape is one character, not half of a surrogate pair."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(character if character.isprintable() else f"\\U{ord(character):08x}" for character in text)
+
+
+def as_plain_name(text: str) -> str:
+    """Write text as a cell of CSV or a file name: ASCII letters and digits, and not a formula or a hidden file."""
+    return _NOT_PLAIN.sub("_", text) or "_"
 
 
 def in_shell(text: str) -> str:

@@ -1,14 +1,15 @@
 """Adversarial graphs with awkward signatures: inputs, outputs, functions, symbols, meshes, names and origins."""
 
-from tests.adversarial.nodes import add, call, chain, op_node, unary
+from tests.adversarial.nodes import add, call, cat, chain, op_node, unary
 from tests.graphs import tensor, weight
-from torch_ir.ir import IR, Branch, FunctionRef, OpNode, Origin, Slot, Symbol, TensorMeta
+from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Origin, Slot, Symbol, TensorMeta
 from torch_ir.ir.graph.tensor import Param
 from torch_ir.ir.json.encode import MAX_FUNCTION_DEPTH
 
 _TREE_LEVELS = 20
 _AXES = 40
 _OUTER = 40
+_ATTENTION = {"dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
 
 
 def double_tower(n: int) -> IR:
@@ -85,6 +86,51 @@ def cached_layers(n: int) -> IR:
     decode = IR(new, [token, *past], [node.output for node in new], input_tree=inputs, output_tree=tree)
     nodes = chain(x, n, unary)
     return IR(nodes, [x], [node.output for node in nodes], output_tree=tree, functions={"decode": decode})
+
+
+def attention_layers(n: int) -> IR:
+    """A language model of n // 4 layers, each with a mask of its own, made of the mask before."""
+    tokens = TensorMeta("input_ids", ("batch", "seq"), "int64")
+    table = weight("table", 16, 8)
+    none = {"dtype": None, "layout": None, "device": None, "pin_memory": None}
+    seq = Expr("seq")
+    places = op_node("places", "arange.default", [], ("seq",), end=seq, **none)
+    column = op_node("column", "unsqueeze.default", [places.output], ("seq", 1), dim=1)
+    mask = op_node("mask", "ge.Tensor", [column.output, places.output], ("seq", "seq"))
+    for node, dtype in ((places, "int64"), (column, "int64"), (mask, "bool")):
+        node.output.dtype = dtype
+    attrs = {"padding_idx": -1, "scale_grad_by_freq": False, "sparse": False}
+    made = [TensorMeta("rows", ("batch", "seq", 8), "float32")]
+    rows = OpNode("rows", "aten.embedding.default", [table, tokens], made, attrs, args=["weight", "indices"])
+    heads = op_node("heads", "unsqueeze.default", [rows.output], ("batch", 1, "seq", 8), dim=1)
+    nodes, entries, hidden, seen = [places, column, mask, rows, heads], [], heads.output, mask.output
+    for layer in range(max(1, n // 4)):
+        key, value = (op_node(f"{op}{layer}", f"{op}.default", [hidden], hidden.shape) for op in ("relu", "neg"))
+        own = op_node(f"mask{layer}", "logical_and.default", [seen, mask.output], ("seq", "seq"))
+        parts, attrs = [hidden, key.output, value.output, own.output], _ATTENTION
+        args, made = ["query", "key", "value", "attn_mask"], [TensorMeta(f"y{layer}", hidden.shape, "float32")]
+        mixed = OpNode(f"y{layer}", "aten.scaled_dot_product_attention.default", parts, made, attrs, args=args)
+        nodes += [key, value, own, mixed]
+        entries += [key.output, value.output]
+        hidden, seen = mixed.output, own.output
+    names = [f"layers.{layer}.{part}" for layer in range(len(entries) // 2) for part in ("key", "value")]
+    cache = Branch("dict", tuple(map(Slot, range(1, len(entries) + 1))), tuple(names))
+    symbols = [Symbol(name, tensor=tokens, dim=dim) for dim, name in enumerate(("batch", "seq"))]
+    return IR(
+        nodes, [tokens], [hidden, *entries], params=[table], symbols=symbols, input_tree=_keywords(["input_ids"]),
+        output_tree=Branch("dict", (Slot(0), cache), ("logits", "cache")),
+    )  # fmt: skip
+
+
+def empty_joins(n: int) -> IR:
+    """Empty pieces of n // 3 results, joined one after the other: the last depends on all, and nothing is moved."""
+    x, nodes = tensor("x", 4), []
+    for index in range(max(1, n // 3)):
+        made = op_node(f"y{index}", "relu.default", [x], (4,))
+        piece = op_node(f"z{index}", "slice.Tensor", [made.output], (0,), dim=0, start=0, end=0, step=1)
+        last = nodes[-1].output if nodes else piece.output
+        nodes += [made, piece, cat(f"c{index}", [last, piece.output], 0)]
+    return IR(nodes, [x], [nodes[-1].output])
 
 
 def _keywords(names: list[str]) -> Branch:
@@ -233,5 +279,5 @@ def near_equal_blocks(n: int) -> IR:
 INTERFACES = (
     double_tower, changed_inputs, one_output, entry_points, mapped_entries, cached_layers, nested_outputs,
     many_arguments, branches, constraints, linked_symbols, sizes_from_data, placements, long_names, tied_keys,
-    many_origins, repeated_calls, near_equal_blocks,
+    many_origins, repeated_calls, near_equal_blocks, attention_layers, empty_joins,
 )  # fmt: skip

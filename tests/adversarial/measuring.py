@@ -16,8 +16,9 @@ from pathlib import Path
 
 import torch
 
+from tests.adversarial.other_files import write_other_files
 from tests.adversarial.shapes import SHAPES
-from tests.adversarial.verbs import run_verb, write_other_files, write_target
+from tests.adversarial.verbs import run_verb, write_target
 from torch_ir.ir import IR
 
 SECONDS = 20

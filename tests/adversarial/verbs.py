@@ -1,9 +1,10 @@
 """The commands that read an untrusted file, with the options that make them do the most work, and Python functions."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tests.adversarial.other_files import SUFFIXES
 from tests.damage.planning_files import DEVICE, PLAN
 from torch_ir.analysis import MemoryPlan, liveness, memory_plan_of, plan_memory, schedule
 from torch_ir.analysis.dependencies.partition import islands
@@ -11,22 +12,23 @@ from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.cli.dispatch import main
 from torch_ir.entries import feeds_of
 from torch_ir.errors import TorchIRError
-from torch_ir.formats import save_protobuf
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.regroup.functions import inline_all
 from torch_ir.passes import to_opset
 from torch_ir.rewrite import Builder, op, rule
 from torch_ir.rewrite.driver import rewrite
 
-# FILE is the graph, SECOND a slightly smaller one of the same shape, OUT a folder for results; TEXT, GZIP and PROTOBUF
-# are FILE in other encodings, and WEIGHTS a checkpoint whose keys are nearly those of the graph.
+# FILE is the graph, SECOND a slightly smaller one of the same shape, OUT a folder for results; the others are files
+# that `tests/adversarial/other_files.py` writes for the graph.
 VERBS: dict[str, tuple[str, ...]] = {
     "load": ("ops", "FILE"),
     "check": ("check", "FILE"),
     "info": ("info", "FILE"),
     "cost": ("cost", "FILE"),
     "cost on a device": ("cost", "FILE", "--device", "OUT/device.json", "--mode", "compiled"),
+    "cost of an entry point": ("cost", "FILE", "--function", "decode"),
     "memory": ("memory", "FILE", "-o", "OUT/planned.json", "--picture", "OUT/plan.svg"),
+    "memory of a file": ("memory", "PLANNED", "--check"),
     "draw": ("draw", "FILE", "-o", "OUT/graph.dot", "--max-nodes", "0"),
     "draw folded": ("draw", "FILE", "-o", "OUT/folded.mmd", "--fold", "--depth", "2"),
     "optimize clean": ("optimize", "FILE", "-o", "OUT/clean.json", "--level", "clean"),
@@ -35,6 +37,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "lower": ("lower", "FILE", "--target", "OUT/target.py:none", "-o", "OUT/lowered.json"),
     "coverage": ("coverage", "FILE", "--target", "OUT/contract.json"),
     "split": ("split", "FILE", "--stages", "4", "--anywhere", "-o", "OUT/split.json"),
+    "split by a plan": ("split", "FILE", "--plan", "STAGES", "-o", "OUT/stages.json"),
     "explore": ("explore", "FILE", "-o", "OUT/page.html"),
     "load text": ("ops", "TEXT"),
     "load gzip": ("ops", "GZIP"),
@@ -48,20 +51,23 @@ VERBS: dict[str, tuple[str, ...]] = {
     "shard": ("shard", "FILE", "--plan", "OUT/plan.json", "--mesh", "tp=2", "-o", "OUT/shard.json"),
     "shard by a plan": ("shard", "FILE", "--plan", "OUT/mesh.json", "-o", "OUT/mesh_shard.json"),
     "llm": ("llm", "FILE"),
+    "llm in a form": ("llm", "FILE", "--form", "slots", "--max-length", "64", "-o", "OUT/slots.json"),
+    "llm with an adapter": ("llm", "FILE", "--lora", "ADAPTER", "-o", "OUT/merged.json"),
     "plan": ("plan", "FILE", "--devices", "4", "--memory", "1GB", "-o", "OUT/planned.json"),
     "quantize": ("quantize", "FILE", "--recipe", "int4-g64", "-o", "OUT/quantized.json"),
+    "quantize by a recipe": ("quantize", "FILE", "--recipe", "RECIPE", "-o", "OUT/by_recipe.json"),
+    "compare": ("compare", "PACK", "PACK/values-00000.safetensors"),
     "weights": ("weights", "check", "FILE", "WEIGHTS"),
     "convert text": ("convert", "FILE", "-o", "OUT/graph.ir"),
     "convert gzip": ("convert", "FILE", "-o", "OUT/graph.json.gz"),
     "convert protobuf": ("convert", "FILE", "-o", "OUT/graph.pb"),
     "convert python": ("convert", "FILE", "-o", "OUT/graph.py"),
     "convert mlir": ("convert", "FILE", "-o", "OUT/graph.mlir"),
-    "convert chakra": ("convert", "FILE", "--to", "chakra", "-o", "OUT/traces"),
+    "convert chakra": ("convert", "FILE", "--to", "chakra", "-o", "OUT/traces", "--device", "OUT/device.json"),
     "convert scale-sim": ("convert", "FILE", "--to", "scale-sim", "-o", "OUT/topology.csv"),
     "convert timeloop": ("convert", "FILE", "--to", "timeloop", "-o", "OUT/problems"),
     "convert zigzag": ("convert", "FILE", "--to", "zigzag", "-o", "OUT/workload.yaml"),
 }
-_SUFFIXES = {"TEXT": ".ir", "GZIP": ".json.gz", "PROTOBUF": ".pb", "WEIGHTS": ".safetensors"}
 _TARGET = "from torch_ir import Target\n\nnone = Target('none')\n"
 _PLAN = '{"**": "rowwise"}'
 _MESH = {**PLAN, "axes": [{"axis": "tp", "ranks": 2, "rows": {"**": "rowwise"}}]}
@@ -145,16 +151,6 @@ def write_target(out: Path) -> None:
     (out / "device.json").write_text(json.dumps(DEVICE))
 
 
-def write_other_files(ir: IR, file: Path) -> None:
-    """Write a graph in its other encodings, and a checkpoint, next to its file."""
-    for suffix in (".ir", ".json.gz"):
-        ir.save(file.with_suffix(suffix))
-    save_protobuf(ir, file.with_suffix(".pb"))
-    keys = [f"{param.key}x" for param in ir.params]
-    header = json.dumps({key: {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for key in keys}).encode()
-    file.with_suffix(".safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-
-
 def run_verb(verb: str, file: Path, second: Path, out: Path) -> int:
     """Run a verb, or a Python function, on a file and return its exit status."""
     if verb in FUNCTIONS:
@@ -163,7 +159,13 @@ def run_verb(verb: str, file: Path, second: Path, out: Path) -> int:
         except TorchIRError:
             return 1
         return 0
-    words = {"FILE": str(file), "SECOND": str(second)}
-    words |= {word: str(file.with_suffix(suffix)) for word, suffix in _SUFFIXES.items()}
-    argv = [words.get(word, word.replace("OUT", str(out))) for word in VERBS[verb]]
+    places = {"FILE": file, "SECOND": second, "OUT": out}
+    places |= {word: file.with_suffix(suffix) for word, suffix in SUFFIXES.items()}
+    argv = [_placed(word, places) for word in VERBS[verb]]
     return main([argv[0], "-q", *argv[1:]])
+
+
+def _placed(word: str, places: Mapping[str, Path]) -> str:
+    """Return a word of a command with the path of a file or folder for its first step."""
+    first, *rest = word.split("/", 1)
+    return str(places[first].joinpath(*rest)) if first in places else word

@@ -23,6 +23,7 @@ from torch_ir.ir.json.json_text import parse_document, read_text
 from torch_ir.ir.regroup.functions import inline_all, op_counts
 from torch_ir.quantization.observers import read_ranges
 from torch_ir.quantization.recipe import Recipe
+from torch_ir.simulators import to_chakra, to_timeloop
 
 _CONTRACT = torch_ir.Contract("npu", ["aten.relu"])
 _VERBS = [
@@ -124,6 +125,8 @@ OPENINGS: dict[str, Callable[[Path], None]] = {
     "training facts": planning_files.read_training,
     "adapter": planning_files.read_adapter,
     "traces": lambda folder: planning_files.read_traces(folder, [7]),
+    "chakra": lambda file: to_chakra(torch_ir.load_ir(file), file.parent / "traces"),
+    "layers of a graph": lambda file: to_timeloop(torch_ir.load_ir(file), file.parent / "problems"),
     "input": lambda file: read_files(parse_inputs([f"@{file}"])),
     "printers": show,
     "questions": question,

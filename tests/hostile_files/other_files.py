@@ -58,6 +58,22 @@ for name, edit, rule, place in [
     ("shard cut short", lambda i, p: (p / _SHARD).write_bytes(b"12345678"), "R16", _SHARD),
     ("shard as a link", _linked, "R16", _SHARD),
     ("shape that lies", lambda i, p: i["values"][0].update(shape=[1 << 40]), "R7", _SHARD),
+    ("a tensor twice", lambda i, p: i["values"].append(i["values"][0]), "R8", r"\$\.values"),
+    ("quantised dtype", lambda i, p: i["values"][0].update(dtype="qint8"), "R5", r"\$\.values\[0\]\.dtype"),
+    ("note with colours", lambda i, p: i["notes"].append("\x1b[2J\x07"), "R6", r"\$\.notes\[0\]"),
+    ("module with colours", lambda i, p: i["values"][0].update(module="\x1b[31m"), "R6", r"\$\.values\[0\]\.module"),
+    (
+        "module of 10^6 levels",
+        lambda i, p: i["values"][0].update(module="a." * 10**6),
+        "R2",
+        r"\$\.values\[0\]\.module",
+    ),
+    (
+        "reads with line ends",
+        lambda i, p: i["values"][0].update(reads=["a\n\u202e"]),
+        "R6",
+        r"\$\.values\[0\]\.reads.*",
+    ),
     ("name that no shard holds", lambda i, p: i["values"][0].update(name="ghost"), "R8", _SHARD),
 ]:
     FAMILY.refused(f"pack: {name}", _pack(edit), rule, place, opens="pack")

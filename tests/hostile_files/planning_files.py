@@ -22,6 +22,7 @@ from tests.damage.planning_files import (
 from tests.graphs import mlp
 from tests.hostile_files.case import Family, Make
 from torch_ir.analysis import plan_memory
+from torch_ir.ir import IR, OpNode, TensorMeta
 
 FAMILY = Family("devices, plans, adapters, maps")
 _DEEP = b'{"a": ' * 10**5
@@ -170,6 +171,42 @@ for name, make in {
     "no message": _trace(b"\x00\x04\xff\xff\xff\xff"),
 }.items():
     FAMILY.refused(f"traces: {name}", make, r"(R\d+)?", ".*", opens="traces")
+
+
+def _graph(node: OpNode, mesh: dict[str, int] | None = None) -> Make:
+    def make(folder: Path) -> Path:
+        IR([node], node.inputs, node.outputs, mesh=mesh).clone().save(folder / "graph.json")
+        return folder / "graph.json"
+
+    return make
+
+
+def _convolution(**attrs: Any) -> OpNode:
+    """A convolution of quantised tensors, whose arguments no shape rule checks."""
+    x, w, y = (TensorMeta(name, (1, 4, 6, 6), "qint8") for name in "xwy")
+    given = {"bias": None, "stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "transposed": False}
+    given |= {"output_padding": [0, 0], "groups": 1, **attrs}
+    return OpNode("y", "aten.convolution.default", [x, w], [y], given, args=["input", "weight"])
+
+
+def _product() -> OpNode:
+    a, b, y = (TensorMeta(name, (1 << 28, 1 << 28), "float32") for name in "aby")
+    return OpNode("y", "aten.mm.default", [a, b], [y], args=["self", "mat2"])
+
+
+def _shared() -> OpNode:
+    placement = ("replicate",) * 4
+    x, y = (TensorMeta(name, (2, 3), "float32", placement=placement) for name in "xy")
+    return OpNode("y", "aten.relu.default", [x], [y], args=["self"])
+
+
+for name, opens, make in [
+    ("work beyond 64 bits", "chakra", _graph(_product())),
+    ("2^40 ranks", "chakra", _graph(_shared(), {f"a{at}": 1 << 10 for at in range(4)})),
+    ("no groups", "layers of a graph", _graph(_convolution(groups=0))),
+    ("three strides", "layers of a graph", _graph(_convolution(stride=[1, 1, 1]))),
+]:
+    FAMILY.refused(f"{opens}: {name}", make, r"(R\d+)?", ".*", opens=opens)
 
 
 def _raw_config(folder: Path, content: bytes) -> Path:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.models.model_kinds import did_you_mean_file, is_model
 from torch_ir.cli.progress import show_progress
-from torch_ir.errors import CommandError, MissingFileError, SerializationError, TorchIRError
+from torch_ir.errors import CommandError, MissingFileError, SerializationError, TorchIRError, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -202,7 +202,7 @@ def terminal_width() -> int | None:
 
 def show(arguments: argparse.Namespace, record: Callable[[], Any], text: Callable[[], object]) -> None:
     """Print a result: its record with `--json`, else its text."""
-    print(as_json(record()) if arguments.json else text())
+    print(as_json(record()) if arguments.json else "\n".join(map(printable, str(text()).split("\n"))))
 
 
 def read_weights(ir: IR, text: str, seed: int = 0) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import torch
 
@@ -19,6 +20,7 @@ from torch_ir.run.tolerances import Difference, compare, tolerances
 from torch_ir.verify.divergence import Divergence
 
 _SHOWN = 8
+_OPAQUE = re.compile(r"bits.*|float4.*|u?int[1-7]")  # dtypes that torch stores, but does not compute with
 _IN_FUNCTION = re.compile(r".+/.+@\d+", re.DOTALL)  # `block/linear@2`
 
 
@@ -115,6 +117,8 @@ def _compared(
             converted.setdefault(note, []).append(value.name)
         expected, allowed = golden.tensor(value), _tolerances(value, dumped.dtype)
         given = (allowed[0] if rtol is None else rtol, allowed[1] if atol is None else atol)
+        if _OPAQUE.fullmatch(value.dtype) and actual.dtype == expected.dtype:
+            expected, actual = (tensor.reshape(-1).view(torch.uint8) for tensor in (expected, actual))
         differences[value.name] = difference = compare(expected, actual, *given)
         if (agreement := _agreement(expected, actual)) is not None:
             comparison.sqnr[value.name], comparison.cosine[value.name] = agreement
@@ -159,6 +163,8 @@ def _in_dtype(actual: torch.Tensor, value: Value) -> tuple[torch.Tensor, str]:
         return actual.view(wanted).reshape(value.shape), ""  # a dtype that numpy lacks, dumped as bytes
     if actual.dtype == wanted:
         return actual, ""
+    if _OPAQUE.fullmatch(value.dtype) or actual.is_complex() > wanted.is_complex:
+        return actual, ""
     both_are_numbers = actual.is_floating_point() and wanted.is_floating_point
     fits = both_are_numbers or torch.equal(actual.to(wanted).to(actual.dtype), actual)
     dumped = str(actual.dtype).removeprefix("torch.")
@@ -177,7 +183,8 @@ def _tolerances(value: Value, dumped: torch.dtype) -> tuple[float, float]:
 
 def _agreement(expected: torch.Tensor, actual: torch.Tensor) -> tuple[float, float] | None:
     """Return the SQNR in dB and the cosine of two values; None for equal ones and those that are not finite numbers."""
-    if expected.shape != actual.shape or not (expected.is_floating_point() and actual.is_floating_point()):
+    same = expected.shape == actual.shape and expected.dtype == actual.dtype
+    if not same or not expected.is_floating_point():
         return None
     one, other = expected.double().flatten(), actual.double().flatten()
     noise, signal = float((one - other).square().sum()), float(one.square().sum())
@@ -209,11 +216,13 @@ def _divergence(
 
 
 def _unknown(dumps: Dumps, places: Mapping[str, str], values: Iterable[Value]) -> list[str]:
-    """Return the dumps that are no value of the pack, each with the nearest name, such as that inside a function."""
+    """Return the dumps that are no value of the pack; the first ones with the nearest name, as that in a function."""
     used = set(places.values())
     known = {value.name: value.node for value in values}
     first = {node: name for name, node in reversed(known.items())}
-    return [f"{dump!r}{did_you_mean(first.get(dump, dump), known)}" for dump in dumps if dump not in used]
+    unknown = [dump for dump in dumps if dump not in used]
+    near = [did_you_mean(first.get(dump, dump), known) for dump in unknown[:_SHOWN]]
+    return [f"{dump!r}{hint}" for dump, hint in zip_longest(unknown, near, fillvalue="")]
 
 
 def _roll_up(values: Iterable[Value], differences: Mapping[str, Difference]) -> list[ModuleSummary]:

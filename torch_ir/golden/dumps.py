@@ -29,7 +29,7 @@ def open_dumps(path: str | os.PathLike[str]) -> Iterator[Dumps]:
     place = Path(path)
     if not place.exists():
         raise SerializationError(f"no such file or folder: {place}")
-    files = sorted(file for file in place.rglob("*") if file.suffix in _KINDS) if place.is_dir() else [place]
+    files = _files_below(place) if place.is_dir() else [place]
     if not files or files[0].suffix not in _KINDS:
         raise SerializationError(f"{place} contains no dumps; expected {', '.join(_KINDS)} files")
     dumps: Dumps = {}
@@ -41,6 +41,22 @@ def open_dumps(path: str | os.PathLike[str]) -> Iterator[Dumps]:
                     raise SerializationError(f"{file}: {name!r} is dumped twice")
                 dumps[name] = reader
         yield dumps
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """Return the files of a folder and its subfolders, at any depth, in order; links to folders are not followed."""
+    found, left = [], [os.fspath(folder)]
+    while left:
+        try:
+            with os.scandir(left.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        left.append(entry.path)
+                    elif entry.name.endswith(_KINDS):
+                        found.append(Path(entry.path))
+        except OSError as error:
+            raise SerializationError(f"cannot read {folder}: {error.strerror}") from None
+    return sorted(found)
 
 
 def _refuse_special(file: Path, *, follow: bool) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch_ir.errors import MissingExtraError, MissingFileError, SerializationError, did_you_mean
 from torch_ir.golden.folders import restore
 from torch_ir.ir import Limits
+from torch_ir.ir.checks.limits import allow_more
 from torch_ir.ir.files.locks import folder_lock
 from torch_ir.ir.files.regular_file import open_regular
 from torch_ir.ir.json.json_fields import allow_keys, read_dims, typed
@@ -69,6 +70,7 @@ class Value:
     is_random: bool = False
 
 
+_TEXTS = ("name", "node", "op_type", "module", "module_class", "source")
 _VALUE = {name: type(value) for name, value in vars(Value("", [], "", "", "")).items()}
 
 
@@ -88,6 +90,7 @@ class Pack:
 
     def __post_init__(self) -> None:
         self._open: dict[str, Any] = {}
+        self._verified: dict[str, tuple[int, ...]] = {}  # the state of a shard whose digest was checked
 
     def tensor(self, value: Value) -> torch.Tensor:
         """Return the reference tensor of a value."""
@@ -112,13 +115,23 @@ class Pack:
     def _checked(self, name: str) -> Any:
         path, shard = self.folder / name, self.files[name]
         is_there = path.is_file() and not path.is_symlink()
-        if is_there and path.stat().st_size == shard.size and file_digest(path) == shard.digest:
+        if is_there and self._is_verified(path, shard):
             return open_safetensors(path)
         if read_pack(self.folder, self.limits).files != self.files:
             raise SerializationError(f"{self.folder} was replaced while it was being read; read it again")
         if not is_there:
             raise MissingFileError(f"{path} is missing from the pack", rule="R16")
         raise SerializationError(f"{path} is damaged: its size or digest differs from the index", rule="R16")
+
+    def _is_verified(self, path: Path, shard: Shard) -> bool:
+        """Whether a shard has the digest of the index; it is computed again only if the file has changed."""
+        facts = path.stat()
+        state = facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+        if self._verified.get(shard.name) != state:
+            if facts.st_size != shard.size or file_digest(path) != shard.digest:
+                return False
+            self._verified[shard.name] = state
+        return True
 
 
 def read_pack(path: str | os.PathLike[str], limits: Limits = Limits()) -> Pack:
@@ -141,10 +154,13 @@ def read_pack(path: str | os.PathLike[str], limits: Limits = Limits()) -> Pack:
     if len(files) != len(shards):
         raise SerializationError("a shard is listed twice", "$.files", rule="R8")
     inputs, values = (
-        [_read_value(item, f"$.{key}[{index}]", files) for index, item in enumerate(record[key])]
+        [_read_value(item, f"$.{key}[{index}]", files, limits) for index, item in enumerate(record[key])]
         for key in ("inputs", "values")
     )
-    notes = [typed(note, str, f"$.notes[{index}]") for index, note in enumerate(record["notes"])]
+    for key, listed in (("inputs", inputs), ("values", values)):
+        if len({value.name for value in listed}) < len(listed):
+            raise SerializationError("a tensor is listed twice", f"$.{key}", rule="R8")
+    notes = [_line(note, f"$.notes[{index}]") for index, note in enumerate(record["notes"])]
     return Pack(folder, record["model_name"], record["ir"], record["reference"], notes, files, inputs, values, limits)
 
 
@@ -164,12 +180,21 @@ def _read_shard(record: Any, path: str) -> Shard:
     return Shard(name, entry(record, "size", int, path), entry(record, "digest", str, path))
 
 
-def _read_value(record: Any, path: str, files: Mapping[str, Shard]) -> Value:
+def _read_value(record: Any, path: str, files: Mapping[str, Shard], limits: Limits) -> Value:
     allow_keys(record, _VALUE.keys(), path)
     value = Value(**{key: _typed(record, key, kind, path) for key, kind in _VALUE.items() if key in record})
+    for key in _TEXTS:
+        _line(getattr(value, key), f"{path}.{key}")
+    for index, name in enumerate(value.reads):
+        _line(name, f"{path}.reads[{index}]")
+    if len(value.module) > limits.name_length:
+        problem = f"a module path of {len(value.module)} characters is longer than {limits.name_length}"
+        raise SerializationError(problem, f"{path}.module", rule="R2", hint=allow_more("name_length"))
     if value.dtype not in TORCH_DTYPES:
         problem = f"unknown dtype {value.dtype!r:.60}{did_you_mean(value.dtype, TORCH_DTYPES)}"
         raise SerializationError(problem, f"{path}.dtype", rule="R5")
+    if value.dtype.startswith("q"):
+        raise SerializationError("a pack has no quantised tensors", f"{path}.dtype", rule="R5")
     if any(isinstance(dim, str) for dim in read_dims(value.shape, f"{path}.shape")):
         raise SerializationError("the sizes of a tensor must be numbers", f"{path}.shape", rule="R7")
     if value.file not in files:
@@ -178,6 +203,13 @@ def _read_value(record: Any, path: str, files: Mapping[str, Shard]) -> Value:
         problem = f"unknown storage {value.stored!r:.60}; expected plain, pairs or bytes"
         raise SerializationError(problem, f"{path}.stored", rule="R5")
     return value
+
+
+def _line(text: Any, path: str) -> str:
+    """Return a text of the index; raise SerializationError unless it can be printed on one line."""
+    if not typed(text, str, path).isprintable():
+        raise SerializationError(f"{text!r:.60} contains characters that cannot be printed", path, rule="R6")
+    return str(text)
 
 
 def _typed(record: Any, key: str, kind: type, path: str) -> Any:

@@ -62,15 +62,15 @@ def lora_inputs(adapters: Sequence[str | os.PathLike[str]], dtype: torch.dtype =
     """Return the `lora` input of a graph of `lora_as_inputs`, read from the files of these adapters."""
     read = [read_adapter(each) for each in adapters]
     loaded = [load_weights(each.file) for each in read]
+    modules = [{module.module: module for module in each.modules} for each in read]
     found: dict[str, Tensor] = {}
     for name, rank, down, up in _stacks(read):
         first = torch.zeros(len(read) + 1, down, rank, dtype=dtype)
         second = torch.zeros(len(read) + 1, rank, up, dtype=dtype)
-        for at, (each, tensors) in enumerate(zip(read, loaded, strict=True), start=1):
-            for module in each.modules:
-                if module.module == name:
-                    first[at, :, : module.rank] = tensors[module.down].T
-                    second[at, : module.rank] = tensors[module.up].T * module.scale
+        for at, (by_name, tensors) in enumerate(zip(modules, loaded, strict=True), start=1):
+            if (module := by_name.get(name)) is not None:
+                first[at, :, : module.rank] = tensors[module.down].T
+                second[at, : module.rank] = tensors[module.up].T * module.scale
         found |= {f"{name}.A": first, f"{name}.B": second}
     return found
 

@@ -14,7 +14,7 @@ from torch_ir.analysis.cost_model.measure import measured_in_all
 from torch_ir.analysis.shapes.inference import wrong_shapes
 from torch_ir.analysis.shapes.open_sizes import inside
 from torch_ir.analysis.values.rewrite_context import Knowledge, remembering
-from torch_ir.errors import CommandError, GraphError, did_you_mean
+from torch_ir.errors import INVALID_ARGUMENTS, CommandError, GraphError, did_you_mean
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
 from torch_ir.ir.json.json_text import uncollected
@@ -68,7 +68,7 @@ def optimize(
         better = prepared(ir.fold_blocks() if folds else ir.clone())
         try:
             rows = _run(better, steps, each, progress or (lambda text: None))
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        except INVALID_ARGUMENTS:
             _raise_wrong_shapes(ir)
             raise
         forget_opened_calls(better, entries.opened)

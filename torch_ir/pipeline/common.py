@@ -6,9 +6,13 @@ from collections.abc import Sequence
 
 from torch_ir.analysis.dependencies.slices import needed_for
 from torch_ir.analysis.values.prologue import split_prologue
+from torch_ir.errors import PipelineError
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
-from torch_ir.ir.graph.free_names import fresh
+from torch_ir.ir.checks.limits import Budget
+from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ops.effects import is_pure
+
+_MOST_COPIED, _MOST_COPIES = 10_000, 10  # nodes in all stages, and for each node of a larger graph
 
 
 def common_nodes(ir: IR) -> list[OpNode]:
@@ -37,14 +41,18 @@ def with_common(ir: IR, rows: Sequence[Sequence[str]]) -> list[list[OpNode]]:
     """Return the nodes of each stage, preceded by copies of the common nodes that it needs."""
     common = common_nodes(ir)
     by_name = {node.name: node for node in ir.nodes}
-    names = {name for row in rows for name in row}
-    tensors = {tensor.name for tensor in ir.tensors()} - {tensor.name for node in common for tensor in node.outputs}
+    names = Names(name for row in rows for name in row)
+    made = {tensor.name for node in common for tensor in node.outputs}
+    tensors = Names(tensor.name for tensor in ir.tensors() if tensor.name not in made)
+    budget = Budget(max(_MOST_COPIED, _MOST_COPIES * len(ir.nodes)))
     found = []
     for row in rows:
         nodes = [by_name[name] for name in row]
         copies: dict[TensorMeta, TensorMeta] = {}
-        read = (tensor for node in nodes for tensor in node.inputs)
-        own = [_copied(node, copies, names, tensors) for node in needed_for(read, common)]
+        shared = needed_for((tensor for node in nodes for tensor in node.inputs), common)
+        if not budget.take(len(shared)):
+            raise PipelineError(f"{len(rows)} stages would have too many copies of {len(common)} nodes that they share")
+        own = [_copied(node, copies, names, tensors) for node in shared]
         for node in nodes:
             node.inputs = tuple(copies.get(tensor, tensor) for tensor in node.inputs)
         found.append([*own, *nodes])

@@ -72,12 +72,14 @@ def pipeline_report(ir: IR, *, device: Roofline = TYPICAL, sizes: Mapping[str, i
     require_graph(ir, "pipeline_report")
     sizes = sizes or {}
     shapes = {tensor.name: tensor for tensor in sized(check_pipeline(ir), sizes).tensors()}
+    sent: dict[int, list[Dim]] = {}
+    for send in sends_of(ir):
+        sent.setdefault(send.source, []).append(bytes_of(shapes[send.value.name]))
     rows = []
     for number, call in enumerate(ir.nodes):
         stage = stage_of(ir, number)
         layers = by_layer(own_nodes(stage), 1)
         work = cost(stage, _known_in(stage, sizes)).per_run
-        sent = [bytes_of(shapes[send.value.name]) for send in sends_of(ir) if send.source == number]
         rows.append(
             StageRow(
                 call.name,
@@ -89,7 +91,7 @@ def pipeline_report(ir: IR, *, device: Roofline = TYPICAL, sizes: Mapping[str, i
                 held_by(stage, sizes),
                 work.flops,
                 Clock(device).graph(work).seconds,
-                total(sent),
+                total(sent.get(number, [])),
             )
         )
     return PipelineReport(tuple(rows))

@@ -13,7 +13,7 @@ from torch_ir.analysis.memory.aliasing import counted_views
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import PipelineError, did_you_mean
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.graph.free_names import fresh
+from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.origins import modules_around
 from torch_ir.ir.graph.training_parts import EXTENSION, training_facts
@@ -28,6 +28,7 @@ from torch_ir.pipeline.stages import is_pipeline, stage_of
 from torch_ir.pipeline.training_split import split_training
 
 _SLACK = 1.05  # how much slower the slowest stage may be than the optimum to reduce traffic
+_MOST_LOOKS = 10**8  # stages times nodes
 
 
 def split(
@@ -62,8 +63,10 @@ def split(
         pipeline = _as_stages(ir, segments, _chosen(segments, partition, stages, math.inf, depth, anywhere))
     else:
         pipeline = _within(ir, segments, stages, memory, sizes or {}, depth, anywhere)
-    layers = [layer_of(own_nodes(stage_of(pipeline, number))[0], depth) for number in range(1, len(pipeline.nodes))]
-    for name, entry in further_entries(ir).items():
+    entries = further_entries(ir)
+    later = range(1, len(pipeline.nodes)) if entries else ()
+    layers = [layer_of(own_nodes(stage_of(pipeline, number))[0], depth) for number in later]
+    for name, entry in entries.items():
         try:
             pipeline.functions[name] = split(entry, at=layers)
         except PipelineError as error:
@@ -219,6 +222,8 @@ def _first_nodes(segments: Sequence[Segment], names: set[str]) -> dict[str, tupl
 
 def _as_stages(ir: IR, segments: Sequence[Segment], starts: Sequence[int]) -> IR:
     """Return the pipeline whose stages start with these segments."""
+    if len(starts) * len(ir.nodes) > _MOST_LOOKS:  # cutting off a stage reads the nodes that are left
+        raise PipelineError(f"a graph of {len(ir.nodes)} nodes cannot have {len(starts)} stages; ask for fewer")
     ends = [*starts[1:], len(segments)]
     rows = [
         [node.name for segment in segments[start:end] for node in segment.nodes]
@@ -226,9 +231,12 @@ def _as_stages(ir: IR, segments: Sequence[Segment], starts: Sequence[int]) -> IR
     ]
     _refuse_cut_storages(ir, {name: number for number, names in enumerate(rows) for name in names})
     copy = ir.clone()
-    for number, nodes in enumerate(with_common(copy, rows)):
-        call = outline(copy, nodes, fresh(f"stage{number}", set(copy.functions)), STAGE)
-        call.name = fresh(f"stage{number}", {node.name for node in copy.nodes if node is not call})
+    stages = with_common(copy, rows)
+    functions, taken = Names(copy.functions), {node.name for node in copy.nodes}
+    for number, nodes in enumerate(stages):
+        taken.difference_update(node.name for node in nodes)
+        call = outline(copy, nodes, fresh(f"stage{number}", functions), STAGE)
+        call.name = fresh(f"stage{number}", taken)
     return copy.check()
 
 

@@ -15,9 +15,14 @@ def shortened(rows: Mapping[str, Row], known: Iterable[str]) -> dict[str, Row]:
     paths: dict[str, list[str]] = {}
     for path in known:
         paths.setdefault(_NUMBER.sub("*", path), []).append(path)
+    common = {pattern: _common([rows.get(path) for path in same]) for pattern, same in paths.items()}
     found: dict[str, Row] = {}
     for path, row in rows.items():
         pattern = _NUMBER.sub("*", path)
-        same = all(rows.get(each) == row for each in paths.get(pattern, [path]))
-        found[pattern if same else path] = row
+        found[pattern if common.get(pattern, row) == row else path] = row
     return found
+
+
+def _common(rows: list[Row | None]) -> Row | None:
+    """Return the row that all are, or None."""
+    return rows[0] if all(row == rows[0] for row in rows) else None

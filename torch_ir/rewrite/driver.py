@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
-from torch_ir.errors import GraphError, ShapeError, UnknownOperatorError
+from torch_ir.errors import INVALID_ARGUMENTS, GraphError, ShapeError, UnknownOperatorError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames, taken_names
 from torch_ir.rewrite.builder import Builder, Knowledge
@@ -16,7 +16,6 @@ from torch_ir.rewrite.pattern import Match, Pattern, find_match
 from torch_ir.rewrite.rewrite_rule import Rule
 
 _MOST_PER_NODE = 20  # changes; more means that rules undo each other
-_OF_INVALID_ARGUMENTS = (ArithmeticError, LookupError, TypeError, ValueError)
 
 
 def rewrite(ir: IR, rules: Iterable[Rule], context: Knowledge) -> int:
@@ -84,7 +83,7 @@ class _Rewriting:
                 if isinstance(error, UnknownOperatorError) and not rule.is_ours:
                     raise UnknownOperatorError(f"rule {rule.name!r}: {error}") from None
                 result = str(error)
-            except _OF_INVALID_ARGUMENTS as error:
+            except INVALID_ARGUMENTS as error:
                 if all(map(self.context.passes_shape_rule, found.nodes)):
                     raise
                 result = f"its arguments are invalid: {error}"

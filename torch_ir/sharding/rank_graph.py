@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch_ir.analysis.memory.aliasing import counted_views
 from torch_ir.analysis.shapes.inference import Shapes
-from torch_ir.errors import ShardError
+from torch_ir.errors import INVALID_ARGUMENTS, ShardError
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.graph.origins import is_below, joined
@@ -45,7 +45,6 @@ from torch_ir.sharding.styles import Style
 
 _NEAREST = (Replicate, Shard, Padded, Partial, Routed)  # preferred sources for moving a tensor, best first
 OUTSIDE = "\0"  # marks values that no module computes
-_UNFIT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 class Held(NamedTuple):
@@ -260,7 +259,7 @@ class RankGraph:
                 for name, tensor in zip(node.args, node.inputs, strict=True)
             }
             made = local.write(self.writer, given, placed) if local.write else self._same_node(node, local, given)
-        except _UNFIT as error:  # the arguments of an operator without shape rules are not checked
+        except INVALID_ARGUMENTS as error:  # the arguments of an operator without shape rules are not checked
             raise ShardError(f"{placed.where}: {node!r} has other arguments than its rule expects") from error
         for tensor, place, result in zip(node.outputs, local.outputs, made, strict=True):
             self._check(tensor, place, result, placed)

@@ -26,6 +26,7 @@ from torch_ir.simulators.trace_nodes import Message, TraceNode, trace_nodes
 
 INDEX = "index.json"
 FORMAT = "torch-ir-chakra"
+_MOST_RANKS = (1 << 31) - 1
 
 
 def to_chakra(
@@ -46,6 +47,9 @@ def to_chakra(
     if replicas < 1:
         raise CommandError(f"replicas must be at least 1, not {replicas}")
     mesh = math.prod(ir.mesh.values())
+    ranks = replicas * mesh * (len(ir.nodes) if is_pipeline(ir) else 1)
+    if ranks > _MOST_RANKS:
+        raise CommandError(f"the traces would be of {ranks} ranks, more than the {_MOST_RANKS} of Chakra")
     stages = _stages(ir, mesh, sizes or {}, device)
     traces = []
     for number, nodes in enumerate(stages):
@@ -60,7 +64,7 @@ def to_chakra(
         "version": 1,
         "schema": VERSION,
         "model_name": ir.model_name,
-        "ranks": replicas * len(stages) * mesh,
+        "ranks": ranks,
         "replicas": replicas,
         "stages": len(stages),
         "mesh": dict(ir.mesh),

@@ -63,6 +63,7 @@ def write_ranks(
     """
     numbering = _numbering(Path(folder))
     shared: dict[int, bytes] = {}
+    numbers: dict[tuple[int, str], str] = {}  # of the group of a rank along an axis
     groups: dict[str, list[int]] = {}
     for rank in ranks:
         if not 0 <= rank < numbering.count:
@@ -76,10 +77,11 @@ def write_ranks(
                 return value + numbering.shift(rank)
             if attr != "pg_name":
                 return value
-            members = numbering.group(rank, value)
-            number = str(list(numbering.mesh).index(value) * numbering.count + members[0])
-            groups[number] = members
-            return number
+            if (rank, value) not in numbers:
+                members = numbering.group(rank, value)
+                number = str(list(numbering.mesh).index(value) * numbering.count + members[0])
+                numbers[rank, value], groups[number] = number, members
+            return numbers[rank, value]
 
         write_bytes(Path(target) / f"{name}.{rank}.et", changed_trace(shared[stage], of_rank))
     write_text(Path(target) / "comm_group.json", json.dumps(groups) + "\n")

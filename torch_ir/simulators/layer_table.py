@@ -15,7 +15,7 @@ from typing import Any
 
 from torch_ir.analysis import cost
 from torch_ir.analysis.cost_model.flop_formulas import base_name
-from torch_ir.errors import GraphError
+from torch_ir.errors import INVALID_ARGUMENTS, GraphError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.attr_types import DTYPES
 from torch_ir.ir.regroup.functions import FUSED, inline_all
@@ -93,7 +93,10 @@ def _nests(node: OpNode, made_by: Mapping[str, int], number: int) -> list[Layer]
     make = _MAKERS.get(base_name(node.op_type))
     if make is None or node.attrs.get("transposed") is True:
         return []
-    return list(make(node, made_by, number))
+    try:
+        return list(make(node, made_by, number))
+    except INVALID_ARGUMENTS:
+        raise GraphError(f"{node!r} does not match the arguments of its operator, so it has no loops") from None
 
 
 def _convolution(node: OpNode, made_by: Mapping[str, int], number: int) -> Iterator[Layer]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_ir.errors import CommandError
+from torch_ir.escaping import as_plain_name, in_yaml
 from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import write_text
 from torch_ir.simulators.layer_table import Layer, checked_layers, record_of
@@ -37,7 +37,7 @@ def to_zigzag(
     if bits is not None and bits < 1:
         raise CommandError(f"bits must be at least 1, not {bits}")
     table = checked_layers(ir, sizes)
-    lines = [f"- {json.dumps(_workload(number, layer, bits))}" for number, layer in enumerate(table.layers)]
+    lines = [f"- {in_yaml(_workload(number, layer, bits))}" for number, layer in enumerate(table.layers)]
     write_text(path, "\n".join([*lines, ""]))
     return record_of(table)
 
@@ -65,8 +65,8 @@ def to_timeloop(ir: IR, folder: str | os.PathLike[str], sizes: Mapping[str, int]
     table = checked_layers(ir, sizes)
     digits = len(str(len(table.layers)))
     for number, layer in enumerate(table.layers):
-        name = re.sub(r"[^A-Za-z0-9_.-]", "_", layer.name)
-        write_text(Path(folder) / f"{number:0{digits}}_{name[:100]}.yaml", f"problem: {json.dumps(_problem(layer))}\n")
+        name = as_plain_name(layer.name)
+        write_text(Path(folder) / f"{number:0{digits}}_{name[:100]}.yaml", f"problem: {in_yaml(_problem(layer))}\n")
     return record_of(table)
 
 

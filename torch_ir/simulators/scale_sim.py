@@ -8,12 +8,12 @@ every matrix product, is a row in the form into which SCALE-Sim itself turns mat
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 from torch_ir.errors import GraphError
+from torch_ir.escaping import as_plain_name
 from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import write_text
 from torch_ir.simulators.layer_table import Layer, checked_layers, record_of
@@ -67,4 +67,4 @@ def _names(layer: Layer, count: int) -> Iterator[str]:
 
 def _name(layer: Layer) -> str:
     """Return the name without commas, and without the letters that mean a depth-wise layer."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", layer.name).replace(_DEPTH_WISE, _DEPTH_WISE.lower())
+    return as_plain_name(layer.name).replace(_DEPTH_WISE, _DEPTH_WISE.lower())

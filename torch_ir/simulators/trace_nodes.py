@@ -30,6 +30,8 @@ _COLLECTIVES = {
     "_c10d_functional.all_to_all_single": 6,
     "_c10d_functional.reduce_scatter_tensor": 7,
 }
+_LARGEST = (1 << 63) - 1  # number in a trace
+_MOST_WAITED_FOR = 1000  # nodes by a node without work
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,13 @@ class _Trace:
                 "pg_name": str(node.attrs["group_name"]),
             }
             self.add(node.name, COLLECTIVE, node.inputs, attrs, node.outputs)
-        elif row.bytes == 0 and row.flops == 0:
-            waits_for = self._waits_for(node.inputs)
+        elif row.bytes == 0 and row.flops == 0 and len(waits_for := self._waits_for(node.inputs)) <= _MOST_WAITED_FOR:
             self._makers.update((tensor.name, waits_for) for tensor in node.outputs)
         else:
             flops, moved = self._number(row.flops, node.name), self._number(row.bytes, node.name)
             attrs = {"num_ops": flops, "tensor_size": moved, "op_type": node.op_type}
-            micros = 0 if self._device is None else max(1, math.ceil(self._device.seconds(row) * 1e6))
+            seconds = 0.0 if self._device is None else self._device.seconds(row)
+            micros = self._number(math.ceil(max(seconds * 1e6, self._device is not None)), node.name)
             self.add(node.name, COMPUTE, node.inputs, attrs, node.outputs, micros)
 
     def add(
@@ -126,6 +128,8 @@ class _Trace:
     def _number(self, amount: Dim, name: str) -> int:
         found = substitute(amount, self._sizes)
         if isinstance(found, int):
+            if found > _LARGEST:
+                raise GraphError(f"the work of {name!r:.80} is {found}, more than the 2**63 - 1 of a trace")
             return found
         open_sizes = ", ".join(sorted(set(names_in(found))))
         raise GraphError(f"the work of {name!r:.80} depends on {open_sizes}; a trace needs numbers (sizes=, or --dim)")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from torch_ir.analysis.shapes.size_polynomials import product, total
-from torch_ir.errors import GraphError
+from torch_ir.errors import INVALID_ARGUMENTS, GraphError
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.json.json_fields import Dim
 
@@ -23,7 +23,7 @@ def macs(node: OpNode) -> Dim:
     formula = FORMULAS.get(base_name(node.op_type))
     try:
         return 0 if formula is None else formula(node)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+    except INVALID_ARGUMENTS:
         raise GraphError(f"{node!r} does not match the arguments of its operator, so its cost is unknown") from None
 
 

@@ -20,6 +20,7 @@ from torch_ir.analysis.cost_model.flop_formulas import FORMULAS, LEFT_OPERANDS, 
 from torch_ir.analysis.cost_model.node_costs import NodeCost
 from torch_ir.analysis.cost_model.traffic import is_view
 from torch_ir.analysis.shapes.size_polynomials import product, weight_of
+from torch_ir.errors import INVALID_ARGUMENTS
 from torch_ir.ir import OpNode
 from torch_ir.ir.graph.operator_sets import FLOATS
 
@@ -87,7 +88,7 @@ def point_of(row: NodeCost) -> Point | None:
     if name in _SIZES:
         try:
             family, sizes = _SIZES[name](node)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        except INVALID_ARGUMENTS:
             return None
         return Point(family, dtype, tuple(max(1.0, weight_of(size)) for size in sizes))
     if name in FORMULAS or weight_of(row.flops):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_json, argument, load_graph, show
-from torch_ir.errors import MissingFileError, SerializationError, printable
+from torch_ir.errors import MissingFileError, SerializationError
 
 if TYPE_CHECKING:
     from torch_ir.safety import Report
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     show(
         arguments,
         lambda: _as_record(report, errors),
-        lambda: "\n".join(map(printable, _lines(report, errors, arguments.trusted))),
+        lambda: "\n".join(_lines(report, errors, arguments.trusted)),
     )
     return 1 if errors else 0
 

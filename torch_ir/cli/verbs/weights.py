@@ -10,7 +10,6 @@ from typing import Any
 
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_json, argument, load_graph, show
-from torch_ir.errors import printable
 
 SUMMARY = "compare a checkpoint with the weights of a graph"
 EXAMPLES = """
@@ -46,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         "problems": [misfit._asdict() for misfit in misfits],
         "seconds": round(time.perf_counter() - start, 3),
     }
-    show(arguments, lambda: record, lambda: "\n".join(map(printable, _lines(record, counts))))
+    show(arguments, lambda: record, lambda: "\n".join(_lines(record, counts)))
     return 0 if record["fits"] else 1
 
 

@@ -225,7 +225,7 @@ def op_counts(ir: IR) -> Counter[str]:
 
 def drop_unused(ir: IR, names: Iterable[str]) -> None:
     """Remove those of these functions that no node references any more."""
-    called = set(called_by(ir.nodes))
+    called = set(called_by(ir.nodes)) if (names := list(names)) else set()
     for name in names:
         if name not in called:
             ir.functions.pop(name, None)

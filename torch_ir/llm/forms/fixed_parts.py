@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
+from torch_ir.analysis import cost
 from torch_ir.analysis.dependencies.slices import ancestors
+from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, Dim, OpNode, TensorMeta
+from torch_ir.ir.checks.limits import Budget
 from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.ir.sizes.specialize import replace_symbols
 from torch_ir.ops.effects import is_pure
@@ -18,6 +21,13 @@ from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.run import execute_ir
 
 _MOST_BYTES = 1 << 31  # of all tensors that a value is computed from
+_MOST_WORK = 1 << 34  # of all values: bytes and multiply-adds
+_PER_NODE, _PER_PROCESS = 200, 1 << 28  # of this, for looking at a node of the graph, and for starting a process
+
+
+def new_budget() -> Budget:
+    """Return the work that the values of one graph may take, however many of its tensors are computed."""
+    return Budget(_MOST_WORK)
 
 
 def fixed_tensors(graph: IR) -> set[TensorMeta]:
@@ -47,7 +57,11 @@ def copy_at(graph: IR, tensor: TensorMeta, sizes: Mapping[str, Dim], names: Free
 
 
 def values_at(
-    graph: IR, tensors: Sequence[TensorMeta], sizes: Mapping[str, int], given: Mapping[TensorMeta, torch.Tensor]
+    graph: IR,
+    tensors: Sequence[TensorMeta],
+    sizes: Mapping[str, int],
+    given: Mapping[TensorMeta, torch.Tensor],
+    budget: Budget,
 ) -> list[torch.Tensor]:
     """Return the values of fixed tensors at some sizes, with random weights where the graph has no values.
 
@@ -62,12 +76,15 @@ def values_at(
     inputs = [source for source in given if source in copies]
     part = _part(graph, nodes, copies, inputs, tensors, params)
     replace_symbols(part, sizes)
-    if sum(map(_bytes, part.tensors())) > _MOST_BYTES:
-        raise GraphError(f"{tensors[0].name!r:.80}, which depends on positions, takes too much memory to compare")
+    size = sum(map(_bytes, part.tensors()))
+    isolated = not all(map(is_computable_here, part.nodes))  # the graph may be of an untrusted file
+    work = size + len(graph.nodes) * _PER_NODE + isolated * _PER_PROCESS
+    work += int(min(weight_of(cost(part).macs), _MOST_WORK))
+    if size > _MOST_BYTES or not budget.take(work):
+        raise GraphError(f"{tensors[0].name!r:.80}, which depends on positions, takes too much memory or time")
     weights = {
         param.key or param.name: _random(param) for param in part.params if not (param.param and param.param.data)
     }
-    isolated = not all(map(is_computable_here, part.nodes))  # the graph may be of an untrusted file
     return list(execute_ir(part, [given[source] for source in inputs], weights, isolated=isolated))
 
 

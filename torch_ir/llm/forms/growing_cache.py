@@ -6,8 +6,9 @@ import torch
 
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, Branch, Slot, TensorMeta
+from torch_ir.ir.checks.limits import Budget
 from torch_ir.llm.cache_layout import CACHE, cache_outputs, keyword_inputs
-from torch_ir.llm.forms.fixed_parts import fixed_tensors, values_at
+from torch_ir.llm.forms.fixed_parts import fixed_tensors, new_budget, values_at
 from torch_ir.llm.joined_entries import keep_inputs, remove_idle
 
 _WRITE = "aten.index_copy.default"
@@ -28,7 +29,8 @@ def growing(ir: IR, batch: str, seq: str) -> IR:
     graph = ir.clone()
     made, given = cache_outputs(graph), list(keyword_inputs(graph, CACHE).values())
     fixed = fixed_tensors(graph)
-    entries = {place: _entries(graph, place, tensor, fixed, batch, seq) for place, tensor in made.items()}
+    budget = new_budget()
+    entries = {place: _entries(graph, place, tensor, fixed, batch, seq, budget) for place, tensor in made.items()}
     tree = graph.output_tree
     assert isinstance(tree, Branch)  # extract_llm returns a dict
     others = {key: item for key, item in zip(tree.keys, tree.items, strict=True) if key != CACHE}
@@ -45,7 +47,9 @@ def growing(ir: IR, batch: str, seq: str) -> IR:
     return graph
 
 
-def _entries(graph: IR, place: str, tensor: TensorMeta, fixed: set[TensorMeta], batch: str, seq: str) -> TensorMeta:
+def _entries(
+    graph: IR, place: str, tensor: TensorMeta, fixed: set[TensorMeta], batch: str, seq: str, budget: Budget
+) -> TensorMeta:
     """Return the keys or values that are written to the start of a buffer; attention must read them, not the buffer."""
     node = tensor.producer
     if node is None or node.op_type != _WRITE or node["dim"] not in (_TOKENS, _TOKENS - 4):
@@ -55,7 +59,7 @@ def _entries(graph: IR, place: str, tensor: TensorMeta, fixed: set[TensorMeta], 
     is_read = any(reader.outputs and reader is not graph.returns for reader in tensor._uses)
     if index not in fixed or entries.shape[_TOKENS] != seq or is_read:
         raise GraphError(f"prefill reads the buffer of {place!r:.80}; extract again, or without cache_length")
-    (places,) = values_at(graph, [index], {batch: 2, seq: _SAMPLE}, {})
+    (places,) = values_at(graph, [index], {batch: 2, seq: _SAMPLE}, {}, budget)
     if not torch.equal(places.cpu(), torch.arange(_SAMPLE)):
         raise GraphError(f"{place!r:.80} is not written at the positions of the prompt; extract without cache_length")
     return entries

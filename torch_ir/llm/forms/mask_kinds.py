@@ -6,16 +6,16 @@ positions around each number that the nodes mention; else, such as for a stored 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torch_ir.analysis.dependencies.slices import ancestors
 from torch_ir.analysis.values.constants import Constants
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.llm.forms.fixed_parts import values_at
+from torch_ir.llm.forms.fixed_parts import new_budget, values_at
 
 _FIRST = 6  # positions that are always compared
 _NEAR = (-2, -1, 0, 1, 2)  # positions around each number, and around twice the number
@@ -58,28 +58,71 @@ class MaskKind:
         return seen
 
 
-def mask_kind(graph: IR, mask: TensorMeta, batch: str, seq: str) -> MaskKind | None:
-    """Return the kind of a fixed mask whose last two dimensions are queries and keys; None if it is of no kind."""
-    numbers = sorted(set(_numbers(graph, mask)))[:_MOST_NUMBERS]
-    counted = [node.output for node in ancestors(graph, [mask]) if _counts(node, seq)]
-    is_of_positions = all(_keeps_places(node, seq) for node in ancestors(graph, [mask], stop=counted))
-    if is_of_positions:
+def mask_kinds(graph: IR, masks: Iterable[TensorMeta], batch: str, seq: str) -> dict[TensorMeta, MaskKind | None]:
+    """Return the kinds of fixed masks whose last two dimensions are queries and keys; None for a mask of no kind.
+
+    Masks that mention the same numbers are computed together, so that one that others are made of is computed once.
+    """
+    constants, budget = Constants(graph), new_budget()
+    together: dict[tuple[int, ...], list[_Probe]] = {}
+    found: dict[TensorMeta, MaskKind | None] = {}
+    for mask in dict.fromkeys(masks):
+        probe = _probe(mask, seq, constants)
+        if probe.is_of_positions:
+            together.setdefault(probe.numbers, []).append(probe)
+        elif (longest := graph.symbols[seq].max) is None or longest > _MOST_POSITIONS:
+            found[mask] = None
+        else:
+            positions = torch.arange(longest)
+            (value,) = values_at(graph, [mask], {batch: 2, seq: longest}, {}, budget)
+            found[mask] = _kind_of(value, positions, probe)
+    for numbers, probes in together.items():
         near = {multiple * number + step for number in numbers for multiple in (1, 2) for step in _NEAR}
         positions = torch.tensor(sorted({*range(_FIRST), *(place for place in near if place >= 0)}))
-    else:
-        longest = graph.symbols[seq].max
-        if longest is None or longest > _MOST_POSITIONS:
-            return None
-        counted, positions = [], torch.arange(longest)
-    given = dict.fromkeys(counted, positions)
-    (value,) = values_at(graph, [mask], {batch: 2, seq: len(positions)}, given)
+        given = dict.fromkeys((source for probe in probes for source in probe.counted), positions)
+        values = values_at(graph, [probe.mask for probe in probes], {batch: 2, seq: len(positions)}, given, budget)
+        found |= {probe.mask: _kind_of(value, positions, probe) for probe, value in zip(probes, values, strict=True)}
+    return found
+
+
+class _Probe(NamedTuple):
+    """A mask, the whole numbers that its nodes mention, and the positions that they count."""
+
+    mask: TensorMeta
+    numbers: tuple[int, ...]
+    counted: tuple[TensorMeta, ...]
+    is_of_positions: bool
+
+
+def _probe(mask: TensorMeta, seq: str, constants: Constants) -> _Probe:
+    nodes = _nodes_before(mask)
+    numbers = sorted(set(_numbers(nodes, constants)))[:_MOST_NUMBERS]
+    counted = tuple(node.output for node in nodes if _counts(node, seq))
+    is_of_positions = all(_keeps_places(node, seq) for node in _nodes_before(mask, counted))
+    return _Probe(mask, tuple(numbers), counted, is_of_positions)
+
+
+def _nodes_before(mask: TensorMeta, stop: Sequence[TensorMeta] = ()) -> list[OpNode]:
+    """Return the nodes that compute a mask from the tensors of `stop`, in any order; `ancestors` reads all nodes."""
+    found: dict[OpNode, None] = {}
+    left = [mask]
+    while left:
+        tensor = left.pop()
+        if tensor not in stop and (maker := tensor.producer) is not None and maker not in found:
+            found[maker] = None
+            left += maker.inputs
+    return list(found)
+
+
+def _kind_of(value: Tensor, positions: Tensor, probe: _Probe) -> MaskKind | None:
+    """Return the kind of the values of a mask at these positions."""
     rows = value.reshape(-1, *value.shape[-2:])
     if not bool((rows == rows[:1]).all()):
         return None
-    found = rows[0]
+    found, numbers = rows[0], list(probe.numbers)
     if bool((found == found[0, 0]).all()):
         return MaskKind(seen=found[0, 0].item(), unseen=found[0, 0].item())
-    if not is_of_positions:
+    if not probe.is_of_positions:
         numbers.append(int((found[-1] == found[-1, -1]).sum()))  # of keys that the last query sees
     kinds = [MaskKind(), *(MaskKind(window=number + step) for number in numbers for step in (-1, 0, 1))]
     kinds += [MaskKind(chunk=number) for number in numbers]
@@ -107,10 +150,9 @@ def _keeps_places(node: OpNode, seq: str) -> bool:
     return node.op_type.rpartition(".")[0] in _ELEMENTWISE and not counts_otherwise
 
 
-def _numbers(graph: IR, mask: TensorMeta) -> Iterator[int]:
+def _numbers(nodes: Iterable[OpNode], constants: Constants) -> Iterator[int]:
     """Yield the whole numbers that the nodes of a mask mention."""
-    constants = Constants(graph)
-    for node in ancestors(graph, [mask]):
+    for node in nodes:
         held = (constants.scalar_of(source) for source in node.inputs)
         for number in (*node.attrs.values(), *held):
             if isinstance(number, (int, float)) and not isinstance(number, bool) and 1 < abs(number) <= _LARGEST:

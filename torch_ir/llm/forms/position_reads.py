@@ -9,7 +9,7 @@ import torch
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, Dim, Dtype, Expr, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
-from torch_ir.llm.forms.fixed_parts import copy_at, values_at
+from torch_ir.llm.forms.fixed_parts import copy_at, new_budget, values_at
 from torch_ir.llm.forms.mask_kinds import MaskKind
 from torch_ir.llm.forms.slot_layouts import Slots, Steps
 from torch_ir.rewrite import Builder
@@ -35,6 +35,7 @@ class PositionReads:
         self._over_keys: dict[tuple[TensorMeta, Dim], TensorMeta] = {}
         self._masks: dict[tuple[MaskKind, Dim, str], TensorMeta] = {}
         self._varies: dict[TensorMeta, bool] = {}
+        self._budget = new_budget()
 
     def axes(self, tensor: TensorMeta) -> list[int]:
         """Return the dimensions of a tensor that are positions."""
@@ -47,7 +48,8 @@ class PositionReads:
             (axis,) = self.axes(tensor)
             values = []
             for count in (_SHORT, _LONG, min(self.length or _LONG, _LONGEST)):
-                (value,) = values_at(self.graph, [tensor], {self.steps.batch: 2, self.steps.seq: count}, {})
+                sizes = {self.steps.batch: 2, self.steps.seq: count}
+                (value,) = values_at(self.graph, [tensor], sizes, {}, self._budget)
                 values.append(value.narrow(axis, 0, min(_SHORT, count)))
             if not all(torch.equal(value, values[0][tuple(map(slice, value.shape))]) for value in values):
                 raise GraphError(f"{tensor.name!r:.80} depends on the length of the prompt, not only on positions")

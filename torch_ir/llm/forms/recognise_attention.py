@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.llm.cache_layout import DECODE, cache_outputs, keyword_inputs
 from torch_ir.llm.forms.fixed_parts import fixed_tensors
 from torch_ir.llm.forms.growing_cache import growing
-from torch_ir.llm.forms.mask_kinds import MaskKind, mask_kind
+from torch_ir.llm.forms.mask_kinds import MaskKind, mask_kinds
 from torch_ir.ops.schema import name_arguments
 
 SDPA = "aten.scaled_dot_product_attention.default"
@@ -67,29 +68,47 @@ def cache_attention(ir: IR) -> list[CacheAttention]:
     decode = ir.functions.get(DECODE)
     past = keyword_inputs(decode, "cache") if decode is not None else {}
     present = cache_outputs(decode) if decode is not None else {}
-    kinds: dict[TensorMeta, MaskKind] = {}
     found = []
     for layer, key, value in layer_states(ir):
-        places = [f"layers.{layer}.{part}" for part in _PARTS]
         ends = list(_ends(key))
         if not ends:
             raise GraphError(f"layer {layer}: no attention reads its keys ({key.name!r:.80})")
-        for end, between in ends:
-            masks = _masks(layer, end, between, fixed, seq)
-            for mask in masks:
-                kind = kinds.get(mask) or mask_kind(ir, mask, batch, seq)
-                if kind is None or not all(_hides(kind, mask, node, fixed) for node in (*between, end)):
-                    raise GraphError(f"layer {layer}: its mask {mask.name!r:.80} is not causal, a window or a chunk")
-                kinds[mask] = kind
-            if masks and all(kinds[mask].is_uniform for mask in masks):
-                raise GraphError(f"layer {layer}: {end.name!r:.80} masks no key, so that it is not causal")
-            before, after = (tuple(held[place].name for place in places if place in held) for held in (past, present))
-            kept = {mask.name: kinds[mask] for mask in masks}
-            query, scale, softcap = _scores(end, between)
-            found.append(
-                CacheAttention(layer, end.name, query, key.name, value.name, before, after, kept, scale, softcap)
-            )
-    return found
+        found += [_Found(layer, key, value, *end, _masks(layer, *end, fixed, seq)) for end in ends]
+    kinds = mask_kinds(ir, (mask for each in found for mask in each.masks), batch, seq)
+    return [_described(each, fixed, kinds, past, present) for each in found]
+
+
+class _Found(NamedTuple):
+    """An attention of a layer: its last node, the nodes between the keys and it, and its masks."""
+
+    layer: int
+    key: TensorMeta
+    value: TensorMeta
+    end: OpNode
+    between: list[OpNode]
+    masks: list[TensorMeta]
+
+
+def _described(
+    found: _Found,
+    fixed: set[TensorMeta],
+    kinds: Mapping[TensorMeta, MaskKind | None],
+    past: Mapping[str, TensorMeta],
+    present: Mapping[str, TensorMeta],
+) -> CacheAttention:
+    layer, key, value, end, between, masks = found
+    kept: dict[str, MaskKind] = {}
+    for mask in masks:
+        kind = kinds[mask]
+        if kind is None or not all(_hides(kind, mask, node, fixed) for node in (*between, end)):
+            raise GraphError(f"layer {layer}: its mask {mask.name!r:.80} is not causal, a window or a chunk")
+        kept[mask.name] = kind
+    if masks and all(kind.is_uniform for kind in kept.values()):
+        raise GraphError(f"layer {layer}: {end.name!r:.80} masks no key, so that it is not causal")
+    places = [f"layers.{layer}.{part}" for part in _PARTS]
+    before, after = (tuple(held[place].name for place in places if place in held) for held in (past, present))
+    query, scale, softcap = _scores(end, between)
+    return CacheAttention(layer, end.name, query, key.name, value.name, before, after, kept, scale, softcap)
 
 
 def token_sizes(ir: IR) -> tuple[str, str]:
