@@ -9,7 +9,7 @@ from functools import cached_property
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.origins import is_below, joined, modules_around
 from torch_ir.ir.graph.placements import REPLICATE, Placement, Shard
-from torch_ir.planning.style_options import Variable, variables_of
+from torch_ir.planning.style_options import Variable, ring_variables, variables_of
 from torch_ir.sharding.rank_graph import is_function_call
 
 Keys = Mapping[TensorMeta, Sequence[str]]  # of weights, relative to the graph's path
@@ -71,7 +71,8 @@ class Scopes:
         relative = {
             module[len(path) :].removeprefix("."): name for module, name in classes.items() if _in(module, path)
         }
-        self.variables: list[Variable | Called] = [*inputs, *variables_of(own, relative, dispatch), *called]
+        chosen = variables_of(own, relative, dispatch)
+        self.variables: list[Variable | Called] = [*inputs, *chosen, *ring_variables(ir.nodes, chosen), *called]
 
     def result_place(self, tensor: TensorMeta, place: Placement) -> Placement:
         """Return where a result must be: of a graph, batches and caches may stay sharded, others must be whole."""
@@ -178,6 +179,8 @@ class Scopes:
         """Return the first and last node that depend on a choice; (-1, -1) if none does."""
         if isinstance(variable, Called):
             places = [self._place[node] for node in (variable.calls[0], variable.calls[-1])]
+        elif variable.nodes:
+            places = [self._place[node] for node in variable.nodes]
         else:
             places = [at for each in variable.weights if each in first for at in (first[each], last[each])]
             places += [at for module in variable.modules for at in self._inside.get(module, ())]
@@ -197,18 +200,19 @@ class Scopes:
         return found
 
     @cached_property
-    def _by_module(self) -> dict[str, list[int]]:
-        """The variables of each module."""
-        found: dict[str, list[int]] = {}
+    def _by_owner(self) -> dict[str | OpNode, list[int]]:
+        """The variables of each module, or of single nodes."""
+        found: dict[str | OpNode, list[int]] = {}
         for number, variable in enumerate(self.variables):
-            for module in variable.modules if isinstance(variable, Variable) else ():
-                found.setdefault(module, []).append(number)
+            if isinstance(variable, Variable):
+                for owner in variable.nodes or variable.modules:
+                    found.setdefault(owner, []).append(number)
         return found
 
     def _styling(self, node: OpNode) -> Iterable[int]:
         """Yield the variables whose modules contain a node."""
-        for module in modules_around(node.origin.module):
-            yield from self._by_module.get(module, ())
+        for owner in (*modules_around(node.origin.module), node):
+            yield from self._by_owner.get(owner, ())
 
 
 def _read(ir: IR, called: Sequence[Called]) -> set[TensorMeta]:

@@ -266,7 +266,11 @@ class GraphSearch:
         results = tuple(each.held[tensor] for each, tensor in zip(done, outputs, strict=False) if each)
         for way in self._further(state.ways, Outcome({}, seconds, size, ())):
             choices = self._choices(way)
-            yield End(way, self._same.setdefault(choices, choices), tuple(places), results)
+            yield End(way, self.same(choices), tuple(places), results)
+
+    def same(self, choices: Choices) -> Choices:
+        """Return the first equal choices, which are kept: choices are compared by identity."""
+        return self._same.setdefault(choices, choices)
 
     def _choices(self, way: Way) -> Choices:
         found: dict[int, Any] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torch_ir.analysis.memory.kv_cache_report import kv_cache
@@ -29,8 +29,12 @@ class Layout:
 
     axis: str
     ranks: int
-    scopes: Scopes
+    search: GraphSearch
     end: End
+
+    @property
+    def scopes(self) -> Scopes:
+        return self.search.scopes
 
     @property
     def seconds(self) -> float:
@@ -71,6 +75,12 @@ class Layout:
     def units(self) -> list[Unit]:
         return _units(self.scopes, self.end.way)
 
+    def with_rings(self) -> Layout | None:
+        """Return the layout in which no rank gathers the keys and values of all; None if none does here."""
+        with uncollected():
+            ends = self.search.ends({}, self.search.same(_with_rings(self.scopes, self.end.choices)))
+        return next((replace(self, end=end) for end in ends if end.way.seconds != self.seconds), None)
+
 
 def layouts(
     ir: IR,
@@ -101,7 +111,7 @@ def layouts(
     found: list[Layout] = []
     for end in sorted(ends, key=lambda end: (end.way.seconds, end.way.bytes)):
         if not found or end.way.bytes < found[-1].bytes:
-            found.append(Layout(axis, ranks, scopes, end))
+            found.append(Layout(axis, ranks, search, end))
     return [each for each in found if ranks == 1 or each.divides]
 
 
@@ -117,6 +127,19 @@ def _input_variables(ir: IR) -> list[Variable]:
         choices = tuple(Choice((), (place,) * len(tensors), ()) for place in places)
         found.append(Variable(tuple(tensors), (), choices))
     return found
+
+
+def _with_rings(scopes: Scopes, choices: Choices) -> Choices:
+    """Return choices in which every attention sends its keys and values in a ring."""
+    pairs = zip(scopes.variables, choices, strict=True)
+    return tuple(
+        _with_rings(each.scopes, choice)
+        if isinstance(each, Called) and choice
+        else each.choices[-1]
+        if isinstance(each, Variable) and each.nodes
+        else choice
+        for each, choice in pairs
+    )
 
 
 def rows_of(scopes: Scopes, choices: Choices, path: str = "") -> Iterator[tuple[str, Row]]:

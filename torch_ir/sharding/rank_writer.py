@@ -200,7 +200,8 @@ class Writer:
     def _rearranged(self, tensor: TensorMeta, apart: list[Any], order: list[int], together: list[Any]) -> TensorMeta:
         split = self.viewed(tensor, apart)
         turned = self.add("aten.permute.default", {"self": split}, {"dims": order}, shape=[apart[dim] for dim in order])
-        if not self._infers:
+        moved = [dim for dim in order if apart[dim] != 1]
+        if not self._infers and moved != sorted(moved):
             turned.stride = tuple(range(1, len(order) + 1))  # any that is not row-major
         return self.contiguous(self.viewed(turned, together))
 
@@ -219,9 +220,17 @@ class Writer:
     def _waited(
         self, op_type: str, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any], shape: Sequence[Dim]
     ) -> TensorMeta:
+        return self.received(self._begun(op_type, inputs, attrs, shape))
+
+    def _begun(
+        self, op_type: str, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any], shape: Sequence[Dim]
+    ) -> TensorMeta:
         hints = [product(self.ranks, size) for tensor in inputs.values() for size in tensor.shape[:1]]
-        begun = self.add(op_type, inputs, attrs, hints=hints, shape=shape)
-        return self.add("_c10d_functional.wait_tensor.default", {"tensor": begun}, {}, shape=shape)
+        return self.add(op_type, inputs, attrs, hints=hints, shape=shape)
+
+    def received(self, begun: TensorMeta) -> TensorMeta:
+        """Wait for a collective that has begun."""
+        return self.add("_c10d_functional.wait_tensor.default", {"tensor": begun}, {}, shape=begun.shape)
 
     def exchanged(self, tensor: TensorMeta) -> TensorMeta:
         """Send the n-th of equal pieces of the first dimension to the n-th rank, and join the received ones."""
@@ -231,10 +240,10 @@ class Writer:
         return self._waited(op_type, {"input": self.contiguous(tensor)}, attrs, tensor.shape)
 
     def broadcast(self, tensor: TensorMeta, rank: int) -> TensorMeta:
-        """Return the tensor of one rank."""
+        """Begin to send the tensor of one rank to all others, which get it with `received`."""
         attrs = {"src": rank, "group_name": self.axis}
         given = {"input": self.contiguous(tensor)}
-        return self._waited("_c10d_functional.broadcast.default", given, attrs, tensor.shape)
+        return self._begun("_c10d_functional.broadcast.default", given, attrs, tensor.shape)
 
     def chosen(self, tensor: TensorMeta, index: TensorMeta, name: str = "") -> TensorMeta:
         """Select rows by their numbers."""

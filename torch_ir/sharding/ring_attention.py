@@ -1,7 +1,7 @@
 """Attention over sharded keys and values: the style `ring`.
 
-Each rank in turn sends its block of keys and values to all others, which attend to one block at a time. Softmax over
-all keys is merged from those over blocks, with m the largest score so far:
+Each rank in turn sends its block of keys and values to all others, which attend to one block while they get the next.
+Softmax over all keys is merged from those over blocks, with m the largest score so far:
 
     m' = max(m, max(scores))    l' = l exp(m - m') + sum(exp(scores - m'))    o' = o exp(m - m') + exp(scores - m') v
     result = o / l, which is zero where every key is masked, as in torch
@@ -29,9 +29,10 @@ class _Merged(NamedTuple):
 def in_blocks(writer: Writer, inputs: dict[str, TensorMeta], placed: PlacedNode) -> list[TensorMeta]:
     """Attend to the keys and values of all ranks, block by block."""
     steps = _Steps(writer, inputs, placed)
-    merged = None
+    merged, begun = None, steps.send(0)
     for rank in range(writer.ranks):
-        merged = steps.with_block(rank, merged)
+        following = steps.send(rank + 1) if rank + 1 < writer.ranks else begun
+        merged, begun = steps.with_block(rank, writer.received(begun), merged), following
     assert merged is not None
     none = steps.add("aten.eq.Scalar", {"self": merged.total}, other=0)
     safe = steps.add("aten.masked_fill.Scalar", {"self": merged.total, "mask": none}, value=1)
@@ -52,9 +53,13 @@ class _Steps:
         self.query = self.add("aten.mul.Scalar", {"self": self.cast(query, self.dtype)}, other=scale)
         self.message = self.add("aten.cat.default", {"tensors.0": key, "tensors.1": value}, dim=-1)
 
-    def with_block(self, rank: int, before: _Merged | None) -> _Merged:
-        """Merge what the block of a rank contributes."""
-        block = self.cast(self.writer.broadcast(self.message, rank), self.dtype)
+    def send(self, rank: int) -> TensorMeta:
+        """Begin to send the keys and values of a rank to all others."""
+        return self.writer.broadcast(self.message, rank)
+
+    def with_block(self, rank: int, block: TensorMeta, before: _Merged | None) -> _Merged:
+        """Merge what the keys and values of a rank contribute."""
+        block = self.cast(block, self.dtype)
         if self.groups > 1:
             attrs = {"repeats": self.groups, "dim": -3, "output_size": None}
             block = self.add("aten.repeat_interleave.self_int", {"self": block}, **attrs)
