@@ -8,7 +8,7 @@ from functools import cached_property
 
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.origins import is_below, joined, modules_around
-from torch_ir.ir.graph.placements import REPLICATE, Placement, Shard
+from torch_ir.ir.graph.placements import REPLICATE, Padded, Partial, Placement, Shard
 from torch_ir.planning.style_options import Variable, ring_variables, variables_of
 from torch_ir.sharding.rank_graph import is_function_call
 
@@ -74,12 +74,18 @@ class Scopes:
         chosen = variables_of(own, relative, dispatch)
         self.variables: list[Variable | Called] = [*inputs, *chosen, *ring_variables(ir.nodes, chosen), *called]
 
-    def result_place(self, tensor: TensorMeta, place: Placement) -> Placement:
-        """Return where a result must be: of a graph, batches and caches may stay sharded, others must be whole."""
+    def result_place(self, tensor: TensorMeta, place: Placement, ranks: int) -> Placement:
+        """Return where a result must be: of a graph, batches and caches may stay sharded, others must be whole.
+
+        A pending sum is scattered by batches if it can be, which is half of what making it whole sends.
+        """
         if self.is_function:
             return place
-        is_kept = isinstance(place, Shard) and (place == Shard(0) or tensor in self._caches)
-        return place if is_kept else REPLICATE
+        batch = tensor.shape[0] if tensor.shape else 0
+        if isinstance(place, Partial) and isinstance(batch, int) and batch and batch % ranks == 0:
+            return Shard(0)
+        is_cache = tensor in self._caches and isinstance(place, Shard) and not isinstance(place, Padded)
+        return place if is_cache or place == Shard(0) else REPLICATE
 
     def _called(self, classes: Mapping[str, str], dispatch: str) -> list[Called]:
         groups: dict[tuple[object, ...], list[tuple[OpNode, dict[str, tuple[str, ...]]]]] = {}

@@ -256,7 +256,8 @@ class GraphSearch:
             return
         there = {**state.held, **entered}
         outputs = self.scopes.ir.graph_outputs
-        places = [self.scopes.result_place(tensor, self.steps.left(tensor, there[tensor])) for tensor in outputs]
+        left = [self.steps.left(tensor, there[tensor]) for tensor in outputs]
+        places = [self.scopes.result_place(*each, self.ranks.ranks) for each in zip(outputs, left, strict=True)]
         moves = [*zip(outputs, places, strict=True)]
         moves += [(value, there[target].home) for target, value in self.scopes.ir.mutations]
         done = [self.steps.moved(tensor, there[tensor], place) for tensor, place in moves]

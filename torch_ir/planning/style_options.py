@@ -46,7 +46,7 @@ class Variable:
 
 
 def ring_variables(nodes: Sequence[OpNode], others: Sequence[Variable]) -> list[Variable]:
-    """Return the choice for each attention whether keys and values of a divided sequence are gathered, or sent in a ring.
+    """Return the choice for each attention over a divided sequence: gather keys and values, or send them in a ring.
 
     A module that owns a weight has a style already.
     """
