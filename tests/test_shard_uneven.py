@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import nn
 
-from tests.sharded_models import checkpoint, collectives, language_model
+from tests.sharded_models import TENSOR_PARALLEL, Tower, checkpoint, collectives, language_model
 from torch_ir import (
     IR,
     GraphError,
@@ -185,6 +185,20 @@ def test_padding_is_no_part_of_a_result(kind: type[nn.Module]) -> None:
             assert collectives(sharded) == {"all_reduce": 1}
         is_valid, report = verify_sharded(sharded, model, model.state_dict(), (x,))
         assert is_valid, str(report)
+
+
+@pytest.mark.parametrize("ranks", [3, 8])
+def test_sixteen_numbers_in_four_heads(ranks: int) -> None:
+    """Heads, and not numbers, are divided: on 3 ranks two, two and none, on 8 one each on the first four."""
+    torch.manual_seed(0)
+    model, ids = Tower(), IDS % 32
+    ir = extract_ir(model, (ids,), strict=False).fold_blocks()
+    sharded = shard(ir, TENSOR_PARALLEL, {"tp": ranks})
+    own = {param.shape for param in sharded.params if str(param.key).endswith("query.weight")}
+    assert own == {(8, 16) if ranks == 3 else (4, 16)}
+    assert collectives(sharded) == {"all_reduce": 4, "all_gather_into_tensor": 1}
+    is_valid, report = verify_sharded(sharded, model, model.state_dict(), (ids,))
+    assert is_valid, str(report)
 
 
 HEADS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch_ir.ir import IR, OpNode, TensorMeta
@@ -61,8 +62,9 @@ class Scopes:
         is_function: bool = False,
         caches: Iterable[TensorMeta] = (),
         dispatch: str = "all_to_all",
+        may_ring: Callable[[OpNode], bool],
     ) -> None:
-        self.ir, self.path, self.keys, self.is_function = ir, path, keys, is_function
+        self.ir, self.path, self.keys, self.is_function, self._may_ring = ir, path, keys, is_function, may_ring
         self.weights = {*weights, *keys}
         self._caches = set(caches)
         called = self._called(classes, dispatch)
@@ -107,6 +109,7 @@ class Scopes:
                 weights=[tensor for tensor in body.graph_inputs if tensor.name in passed],
                 is_function=True,
                 dispatch=dispatch,
+                may_ring=self._may_ring,
             )
             found.append(Called(scopes, tuple(call for call, _ in group)))
         return found
@@ -186,11 +189,27 @@ class Scopes:
         if isinstance(variable, Called):
             places = [self._place[node] for node in (variable.calls[0], variable.calls[-1])]
         elif variable.nodes:
-            places = [self._place[node] for node in variable.nodes]
+            places = [self._place[node] for node in variable.nodes if self._is_open(variable)]
         else:
             places = [at for each in variable.weights if each in first for at in (first[each], last[each])]
             places += [at for module in variable.modules for at in self._inside.get(module, ())]
         return (min(places), max(places)) if places else (-1, -1)
+
+    def _is_open(self, variable: Variable) -> bool:
+        """Whether there is a choice: none for a ring that cannot be faster."""
+        return not variable.nodes or any(map(self._may_ring, variable.nodes))
+
+    def with_rings(self) -> Scopes:
+        """Return the same scopes, with a choice for each attention."""
+        made = copy(self)
+        made._may_ring = bool
+        made.variables = [
+            replace(each, scopes=each.scopes.with_rings()) if isinstance(each, Called) else each
+            for each in self.variables
+        ]
+        for name in ("rows", "_by_owner"):  # are computed again
+            vars(made).pop(name, None)
+        return made
 
     @cached_property
     def _place(self) -> dict[OpNode, int]:
@@ -210,7 +229,7 @@ class Scopes:
         """The variables of each module, or of single nodes."""
         found: dict[str | OpNode, list[int]] = {}
         for number, variable in enumerate(self.variables):
-            if isinstance(variable, Variable):
+            if isinstance(variable, Variable) and self._is_open(variable):
                 for owner in variable.nodes or variable.modules:
                     found.setdefault(owner, []).append(number)
         return found

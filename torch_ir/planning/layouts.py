@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 
 from torch_ir.analysis.memory.kv_cache_report import kv_cache
 from torch_ir.ir import IR, Dim, TensorMeta
@@ -16,6 +16,7 @@ from torch_ir.planning.graph_scopes import Called, Scopes
 from torch_ir.planning.graph_search import Choices, End, GraphSearch, Way
 from torch_ir.planning.prices import Cluster, Prices
 from torch_ir.planning.rank_steps import Ranks
+from torch_ir.planning.ring_bound import may_pay
 from torch_ir.planning.stage_choice import Unit
 from torch_ir.planning.style_options import Choice, Row, Variable, classes_of
 
@@ -77,9 +78,11 @@ class Layout:
 
     def with_rings(self) -> Layout | None:
         """Return the layout in which no rank gathers the keys and values of all; None if none does here."""
+        scopes = self.scopes.with_rings()
+        search = GraphSearch(self.search.ranks, scopes, math.inf)
         with uncollected():
-            ends = self.search.ends({}, self.search.same(_with_rings(self.scopes, self.end.choices)))
-        return next((replace(self, end=end) for end in ends if end.way.seconds != self.seconds), None)
+            ends = search.ends({}, search.same(_with_rings(scopes, self.end.choices)))
+        return next((replace(self, search=search, end=end) for end in ends if end.way.seconds != self.seconds), None)
 
 
 def layouts(
@@ -104,7 +107,10 @@ def layouts(
     }
     inputs = _input_variables(ir) if ranks > 1 else []
     caches = kv_cache(ir).left
-    scopes = Scopes(ir, "", keys, classes_of(ir), weights=ir.params, inputs=inputs, caches=caches, dispatch=dispatch)
+    scopes = Scopes(
+        ir, "", keys, classes_of(ir), weights=ir.params, inputs=inputs, caches=caches, dispatch=dispatch,
+        may_ring=cache(partial(may_pay, prices=prices, ranks=ranks)),
+    )  # fmt: skip
     with uncollected():
         search = GraphSearch(Ranks(ir, axis, ranks, prices), scopes, most_bytes)
         ends = search.ends({})

@@ -163,9 +163,9 @@ class _Search:
         for data, ranks in self.pairs():
             divided = self._divided(data, ranks, roomy)
             if divided is not None:
+                smallest = replace(divided, front=divided.front[-1:])
                 counts = _divisors(self.cluster.devices // (data * ranks))
-                for smallest in divided.front[-1:]:
-                    found += by_stages(replace(divided, front=[smallest]), counts, roomy, "throughput")
+                found += by_stages(smallest, counts, roomy, "throughput")
         if not found:
             raise PlanError("the graph cannot be divided, and does not run on one device either")
         least = min(found, key=lambda each: each.memory)

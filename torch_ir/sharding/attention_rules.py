@@ -53,7 +53,7 @@ def _are_shared(placed: PlacedNode, cut: Shard) -> bool:
     is_grouped = placed.node.attrs.get("enable_gqa") is True and cut.dim == placed.rank("query") - 3
     if not is_grouped or not isinstance(heads, int) or not isinstance(shared, int):
         return False
-    is_cut = isinstance(cut, Padded) or heads % placed.ranks == 0
+    is_cut = cut.unit == 1 if isinstance(cut, Padded) else heads % placed.ranks == 0
     return is_cut and shared < heads and heads % shared == 0 and shared % placed.ranks != 0
 
 

@@ -14,7 +14,7 @@ from torch_ir.ir.graph.placements import Padded, Partial, Placement, Shard
 from torch_ir.sharding.heads import heads_behind, heads_of
 from torch_ir.sharding.placement_rules import Local, PlacedNode
 
-_LINEAR, _TRANSPOSE = "aten.linear", "aten.t.default"
+_LINEAR, _TRANSPOSE, _MATRIX = "aten.linear", "aten.t.default", 2
 _PRODUCTS = {"aten.mm": "mat2", "aten.addmm": "mat2", "aten.matmul": "other"}  # the argument of a weight [in, out]
 _GROUPED = ("aten._grouped_mm", "transformers.grouped_mm_fallback")
 _SUMS = frozenset((_LINEAR, *_PRODUCTS, *_GROUPED, "aten.bmm", "aten.baddbmm", "aten.sum", "aten.embedding"))
@@ -34,20 +34,24 @@ def padded(weight: TensorMeta, place: Placement, ranks: int, functions: Mapping[
     return Padded(place.dim, size=size, unit=size // count) if count % ranks else place
 
 
-def _readers(tensor: TensorMeta, dim: int, functions: Mapping[str, IR]) -> Iterator[tuple[OpNode, str, int]]:
+def _readers(weight: TensorMeta, dim: int, functions: Mapping[str, IR]) -> Iterator[tuple[OpNode, str, int]]:
     """Yield the nodes that read a weight, also in functions or transposed, with the argument and dimension there."""
-    for node in tensor.consumers:
-        for name, each in zip(node.args, node.inputs, strict=True):
-            if each is not tensor:
-                continue
-            body = functions.get(node.attrs["function"]) if node.is_call else None
-            if node.op_type == _TRANSPOSE:
-                yield from _readers(node.output, 1 - dim, functions)
+    left = [(weight, dim, functions)]
+    seen: set[tuple[TensorMeta, int]] = set()
+    while left:
+        tensor, at, known = left.pop()
+        if (tensor, at) in seen:
+            continue
+        seen.add((tensor, at))
+        for node in tensor.consumers:
+            body = known.get(node.attrs["function"]) if node.is_call else None
+            names = [name for name, each in zip(node.args, node.inputs, strict=True) if each is tensor]
+            if node.op_type == _TRANSPOSE and len(tensor.shape) == _MATRIX:
+                left.append((node.output, 1 - at, known))
             elif body is None:
-                yield node, name, dim
+                yield from ((node, name, at) for name in names)
             else:
-                inner = next(given for given in body.graph_inputs if given.name == name)
-                yield from _readers(inner, dim, body.functions)
+                left += [(inner, at, body.functions) for inner in body.graph_inputs if inner.name in names]
 
 
 def _heads(node: OpNode, argument: str, dim: int) -> int:
