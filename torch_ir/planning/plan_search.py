@@ -1,4 +1,4 @@
-"""Find the best plan for a model on a cluster: tensor, sequence, expert, data and pipeline parallelism.
+"""Find the best plan for a model on a cluster: tensor, sequence, context, expert, data and pipeline parallelism.
 
 Every factorisation of the number of devices into data-parallel ranks, ranks that share each layer, and pipeline stages
 is considered; devices may be left over. How ranks share a layer is found by `graph_search`.

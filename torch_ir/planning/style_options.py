@@ -89,8 +89,8 @@ def variables_of(keys: Mapping[TensorMeta, Sequence[str]], classes: Mapping[str,
 
 
 def _dispatch(module: str, style: str) -> Variable:
-    """Return the choice whether every rank gets all tokens, or tokens are sent to their experts."""
-    return Variable((), (module,), _styles(module, style))
+    """Return the choice whether every rank gets all tokens, with sums that may be scattered, or tokens are sent."""
+    return Variable((), (module,), _styles(module, style, {"outputs": _TOKENS[1]}))
 
 
 def _owners(names: Sequence[str]) -> tuple[str, ...]:
