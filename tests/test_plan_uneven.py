@@ -11,9 +11,11 @@ from torch import nn
 
 from tests.sharded_models import Block
 from tests.test_plan import DEVICES, STYLES, brute_force, cluster, unbeaten
-from torch_ir import IR, Cluster, extract_ir, find_plan, load_plan, optimize, shard, verify_pipeline, verify_sharded
+from torch_ir import IR, Cluster, extract_ir, find_plan, load_plan, optimize, shard, verify_sharded
 from torch_ir.analysis import Link, Roofline
+from torch_ir.analysis.cost_model.links import Network
 from torch_ir.planning.layouts import layouts
+from torch_ir.planning.stage_choice import Unit, stages_of
 
 
 def check_brute_force(ir: IR, given: Cluster, options: dict[str, list[Any]]) -> list[tuple[float, float]]:
@@ -71,13 +73,10 @@ def test_heads_from_plan_to_run(tmp_path: Path) -> None:
 
 
 def test_stages_of_different_lengths() -> None:
-    """Three equal layers on two devices that have room for two of them each."""
-    torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(3))).eval()
-    x = torch.randn(1, 16)
-    ir = extract_ir(model, (x,), strict=False)
-    link = Link(1e5, 1e-3)  # too slow to share a layer
-    plan = find_plan(ir, Cluster(2, 3000, Roofline(1e9, 1e9), link, link)).best
-    assert len(plan.stages) == 1
-    is_valid, report = verify_pipeline(plan.split(ir), model, model.state_dict(), (x,))
-    assert is_valid, str(report)
+    """Three equal layers on two devices that have room for two of them each, or three for one and a half."""
+    units = [Unit(name, 1.0, 1.0) for name in "abc"]
+    network = Network(Link(1e9, 1e-6), Link(1e9, 1e-6), 8)
+    cut = stages_of(units, 2, 2.0, network, 1, 0.0)
+    assert cut is not None
+    assert sorted(cut.bytes) == [1.0, 2.0]
+    assert stages_of(units, 2, 1.5, network, 1, 0.0) is None

@@ -236,7 +236,8 @@ class Scopes:
 
     def _styling(self, node: OpNode) -> Iterable[int]:
         """Yield the variables whose modules contain a node."""
-        for owner in (*modules_around(node.origin.module), node):
+        owners: list[str | OpNode] = [*modules_around(node.origin.module), node]
+        for owner in owners:
             yield from self._by_owner.get(owner, ())
 
 

@@ -59,8 +59,12 @@ class Rank:
             return value
         for (axis, size), text in zip(ir.mesh.items(), tensor.placement, strict=True):
             place = stored_placement(text)
-            if isinstance(place, Shard) and place.dim < len(value.shape):
-                value = (_padded if isinstance(place, Padded) else _cut)(value, place, size, self.numbers[axis])
+            if not isinstance(place, Shard) or place.dim >= len(value.shape):
+                continue
+            if isinstance(place, Padded):
+                value = _padded(value, place, size, self.numbers[axis])
+            else:
+                value = _cut(value, place, size, self.numbers[axis])
         return value
 
 

@@ -62,9 +62,9 @@ class _Steps:
         """Merge what the keys and values of a rank contribute."""
         block = self.cast(block, self.dtype)
         if self.groups > 1:
-            attrs = {"repeats": self.groups, "dim": -3, "output_size": None}
+            repeated: dict[str, Any] = {"repeats": self.groups, "dim": -3, "output_size": None}
             shape = (*block.shape[:-3], int(block.shape[-3]) * self.groups, *block.shape[-2:])
-            block = self.add("aten.repeat_interleave.self_int", {"self": block}, shape, **attrs)
+            block = self.writer.add("aten.repeat_interleave.self_int", {"self": block}, repeated, shape=shape)
         keys, values = self._columns(block, 0, self.width), self._columns(block, self.width, int(block.shape[-1]))
         shape = (*keys.shape[:-2], self.width, self.size)
         turned = self.add("aten.transpose.int", {"self": keys}, shape, dim0=-2, dim1=-1)
@@ -79,7 +79,7 @@ class _Steps:
         )  # every key so far is masked
         base = self.add("aten.masked_fill.Scalar", {"self": largest, "mask": none}, value=0)
         weights = self._power(scores, base)
-        attrs = {"dim": [-1], "keepdim": True, "dtype": None}
+        attrs: dict[str, Any] = {"dim": [-1], "keepdim": True, "dtype": None}
         total = self.writer.add("aten.sum.dim_IntList", {"self": weights}, attrs, shape=(*rows, 1))
         shape = (*rows, values.shape[-1])
         result = self.add("aten.matmul.default", {"self": weights, "other": values}, shape)
