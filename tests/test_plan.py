@@ -124,9 +124,9 @@ STACK: list[Any] = [None, "grouped_gemm", "colwise", "rowwise", "packed_colwise"
 
 
 def check_experts(kind: str, model: nn.Module, weights: tuple[str, ...]) -> None:
-    """Compare with all combinations of styles of weights of experts, with and without sending tokens to them."""
+    """Compare with all combinations of styles of weights of experts, and what is done with tokens and sums."""
     ir, given = extract_ir(model, (torch.randn(4, 4, 8),), strict=False), cluster(kind)
-    options = {**{f"0.{name}": STACK for name in weights}, "0": [None, "all_to_all"]}
+    options = {**{f"0.{name}": STACK for name in weights}, "0": [None, "all_to_all", {"outputs": "shard(0)"}]}
     expected = unbeaten(brute_force(ir, given, options))
     found = [(each.seconds, each.bytes) for each in layouts(ir, "tp", 2, given, {})]
     assert [size for _, size in found] == [size for _, size in expected]

@@ -59,13 +59,16 @@ def test_the_graph_and_not_the_configuration_says_how_many_heads_there_are() -> 
 
 
 def test_heads_of_queries_are_never_copied() -> None:
-    """Every rank would compute all of attention; that must be requested explicitly."""
+    """Six on 4 ranks are divided in padded pieces; to compute all of attention on every rank must be requested."""
     model = language_model("llama", num_attention_heads=6, num_key_value_heads=2, hidden_size=48)
     ir = graph_of(model)
     plan = transformers_plan(model.config, ir, ranks=4)
-    assert "replicate" not in plan.values()
-    with pytest.raises(ShardError, match=r"self_attn: .*\[4, 8, 6, 8\], has size 6, .* 4 ranks; the module that"):
-        shard(ir, plan, {"tp": 4})
+    assert plan["model.layers.*.self_attn.q_proj"] == "colwise"
+    sharded = shard(ir, plan, {"tp": 4})
+    queries = [param.placement for param in sharded.params if "q_proj" in str(param.key)]
+    assert queries == [("padded(48, 0, 8)",)] * 2
+    is_valid, report = verify_sharded(sharded, model, model.state_dict(), kwargs={"input_ids": IDS})
+    assert is_valid, str(report)
 
 
 @pytest.mark.parametrize("ranks", [0, -2, 2.0])

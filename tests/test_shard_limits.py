@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from tests.sharded_models import MLP, collectives, language_model
+from tests.sharded_models import MLP, collectives
 from torch_ir import (
     IR,
     LocalRanks,
@@ -21,7 +21,6 @@ from torch_ir import (
     TensorMeta,
     extract_ir,
     shard,
-    transformers_plan,
     verify_sharded,
 )
 
@@ -72,18 +71,12 @@ def open_sizes() -> None:
     assert shard(ir.specialize(batch=4), {}, {"tp": 2}, inputs={"x": "shard(0)"}).graph_inputs[0].shape == (2, 8)
 
 
-@limit("Shards are equal in size")
+@limit("Packed matrices, and inputs and outputs that are divided")
 def unequal_pieces() -> None:
     ir = extract_ir(MLP(), (X,), strict=False)
-    refused(r"up.weight: dimension 0 of 'p_up_weight', \[32, 8\], has size 32, .* 3 ranks", ir, {"up": "colwise"}, 3)
-
-
-@limit("The number of query heads")
-def too_few_queries() -> None:
-    model = language_model("llama", num_attention_heads=2, num_key_value_heads=2)
-    ir = extract_ir(model, (), kwargs={"input_ids": torch.zeros(1, 8, dtype=torch.int64)}, strict=False)
-    told = r"layers.0.self_attn: dimension 2 of 'view', \[1, 8, 2, 16\], has size 2, .* 4 ranks; the module that"
-    refused(told, ir, transformers_plan(model.config, ir, ranks=4), 4)
+    packed = r"up.weight: dimension 0 of 'p_up_weight', \[32, 8\], has size 32, .* 2 packed parts, each for 3 ranks"
+    refused(packed, ir, {"up": "packed_colwise"}, 3)
+    refused(r"input 'x': dimension 0 of 'x', \[4, 8\], has size 4, .* 3 ranks", ir, {}, 3, x="shard(0)")
 
 
 @limit("Random operators")

@@ -116,6 +116,16 @@ def test_the_ranks_compute_the_step_of_eager_mode(name: str, blocks: str) -> Non
         torch.testing.assert_close(got[key], value, rtol=1e-4, atol=1e-5)
 
 
+def test_a_step_with_sizes_that_the_ranks_do_not_divide() -> None:
+    """Four heads and 32 numbers inside on 3 ranks, with clipped gradients: padding is neither summed nor counted."""
+    ir = captured(clip_norm=0.05)
+    divided = shard(ir, TP, {"tp": 3})
+    assert any("padded" in str(param.placement) for param in divided.params)
+    got = after_step(divided, {**decoder().state_dict(), **optimizer_state(ir)}, (IDS, WORDS))
+    for key, value in eager_step(decoder(), sgd, WORDS, clip=0.05).items():
+        torch.testing.assert_close(got[key], value, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", [pytest.param("tensor", marks=pytest.mark.slow), "fsdp"])
 def test_clipping_uses_the_norm_of_all_shards(name: str) -> None:
     ir = captured(clip_norm=0.05)

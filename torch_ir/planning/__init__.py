@@ -1,4 +1,4 @@
-"""Plans: the best combination of tensor, sequence, expert, data and pipeline parallelism on a cluster."""
+"""Plans: the best combination of tensor, sequence, context, expert, data and pipeline parallelism on a cluster."""
 
 from torch_ir.planning.plan_file import Axis, Estimate, ParallelPlan, load_plan
 from torch_ir.planning.plan_report import PlanReport

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.origins import is_below, joined, modules_around
-from torch_ir.ir.graph.placements import REPLICATE, Placement, Shard
-from torch_ir.planning.style_options import Variable, variables_of
+from torch_ir.ir.graph.placements import REPLICATE, Padded, Partial, Placement, Shard
+from torch_ir.planning.style_options import Variable, ring_variables, variables_of
 from torch_ir.sharding.rank_graph import is_function_call
 
 Keys = Mapping[TensorMeta, Sequence[str]]  # of weights, relative to the graph's path
@@ -61,8 +62,9 @@ class Scopes:
         is_function: bool = False,
         caches: Iterable[TensorMeta] = (),
         dispatch: str = "all_to_all",
+        may_ring: Callable[[OpNode], bool],
     ) -> None:
-        self.ir, self.path, self.keys, self.is_function = ir, path, keys, is_function
+        self.ir, self.path, self.keys, self.is_function, self._may_ring = ir, path, keys, is_function, may_ring
         self.weights = {*weights, *keys}
         self._caches = set(caches)
         called = self._called(classes, dispatch)
@@ -71,14 +73,21 @@ class Scopes:
         relative = {
             module[len(path) :].removeprefix("."): name for module, name in classes.items() if _in(module, path)
         }
-        self.variables: list[Variable | Called] = [*inputs, *variables_of(own, relative, dispatch), *called]
+        chosen = variables_of(own, relative, dispatch)
+        self.variables: list[Variable | Called] = [*inputs, *chosen, *ring_variables(ir.nodes, chosen), *called]
 
-    def result_place(self, tensor: TensorMeta, place: Placement) -> Placement:
-        """Return where a result must be: of a graph, batches and caches may stay sharded, others must be whole."""
+    def result_place(self, tensor: TensorMeta, place: Placement, ranks: int) -> Placement:
+        """Return where a result must be: of a graph, batches and caches may stay sharded, others must be whole.
+
+        A pending sum is scattered by batches if it can be, which is half of what making it whole sends.
+        """
         if self.is_function:
             return place
-        is_kept = isinstance(place, Shard) and (place == Shard(0) or tensor in self._caches)
-        return place if is_kept else REPLICATE
+        batch = tensor.shape[0] if tensor.shape else 0
+        if isinstance(place, Partial) and isinstance(batch, int) and batch and batch % ranks == 0:
+            return Shard(0)
+        is_cache = tensor in self._caches and isinstance(place, Shard) and not isinstance(place, Padded)
+        return place if is_cache or place == Shard(0) else REPLICATE
 
     def _called(self, classes: Mapping[str, str], dispatch: str) -> list[Called]:
         groups: dict[tuple[object, ...], list[tuple[OpNode, dict[str, tuple[str, ...]]]]] = {}
@@ -100,6 +109,7 @@ class Scopes:
                 weights=[tensor for tensor in body.graph_inputs if tensor.name in passed],
                 is_function=True,
                 dispatch=dispatch,
+                may_ring=self._may_ring,
             )
             found.append(Called(scopes, tuple(call for call, _ in group)))
         return found
@@ -178,10 +188,28 @@ class Scopes:
         """Return the first and last node that depend on a choice; (-1, -1) if none does."""
         if isinstance(variable, Called):
             places = [self._place[node] for node in (variable.calls[0], variable.calls[-1])]
+        elif variable.nodes:
+            places = [self._place[node] for node in variable.nodes if self._is_open(variable)]
         else:
             places = [at for each in variable.weights if each in first for at in (first[each], last[each])]
             places += [at for module in variable.modules for at in self._inside.get(module, ())]
         return (min(places), max(places)) if places else (-1, -1)
+
+    def _is_open(self, variable: Variable) -> bool:
+        """Whether there is a choice: none for a ring that cannot be faster."""
+        return not variable.nodes or any(map(self._may_ring, variable.nodes))
+
+    def with_rings(self) -> Scopes:
+        """Return the same scopes, with a choice for each attention."""
+        made = copy(self)
+        made._may_ring = bool
+        made.variables = [
+            replace(each, scopes=each.scopes.with_rings()) if isinstance(each, Called) else each
+            for each in self.variables
+        ]
+        for name in ("rows", "_by_owner"):  # are computed again
+            vars(made).pop(name, None)
+        return made
 
     @cached_property
     def _place(self) -> dict[OpNode, int]:
@@ -197,18 +225,20 @@ class Scopes:
         return found
 
     @cached_property
-    def _by_module(self) -> dict[str, list[int]]:
-        """The variables of each module."""
-        found: dict[str, list[int]] = {}
+    def _by_owner(self) -> dict[str | OpNode, list[int]]:
+        """The variables of each module, or of single nodes."""
+        found: dict[str | OpNode, list[int]] = {}
         for number, variable in enumerate(self.variables):
-            for module in variable.modules if isinstance(variable, Variable) else ():
-                found.setdefault(module, []).append(number)
+            if isinstance(variable, Variable) and self._is_open(variable):
+                for owner in variable.nodes or variable.modules:
+                    found.setdefault(owner, []).append(number)
         return found
 
     def _styling(self, node: OpNode) -> Iterable[int]:
         """Yield the variables whose modules contain a node."""
-        for module in modules_around(node.origin.module):
-            yield from self._by_module.get(module, ())
+        owners: list[str | OpNode] = [*modules_around(node.origin.module), node]
+        for owner in owners:
+            yield from self._by_owner.get(owner, ())
 
 
 def _read(ir: IR, called: Sequence[Called]) -> set[TensorMeta]:

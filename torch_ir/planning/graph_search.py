@@ -256,7 +256,8 @@ class GraphSearch:
             return
         there = {**state.held, **entered}
         outputs = self.scopes.ir.graph_outputs
-        places = [self.scopes.result_place(tensor, self.steps.left(tensor, there[tensor])) for tensor in outputs]
+        left = [self.steps.left(tensor, there[tensor]) for tensor in outputs]
+        places = [self.scopes.result_place(*each, self.ranks.ranks) for each in zip(outputs, left, strict=True)]
         moves = [*zip(outputs, places, strict=True)]
         moves += [(value, there[target].home) for target, value in self.scopes.ir.mutations]
         done = [self.steps.moved(tensor, there[tensor], place) for tensor, place in moves]
@@ -266,7 +267,11 @@ class GraphSearch:
         results = tuple(each.held[tensor] for each, tensor in zip(done, outputs, strict=False) if each)
         for way in self._further(state.ways, Outcome({}, seconds, size, ())):
             choices = self._choices(way)
-            yield End(way, self._same.setdefault(choices, choices), tuple(places), results)
+            yield End(way, self.same(choices), tuple(places), results)
+
+    def same(self, choices: Choices) -> Choices:
+        """Return the first equal choices, which are kept: choices are compared by identity."""
+        return self._same.setdefault(choices, choices)
 
     def _choices(self, way: Way) -> Choices:
         found: dict[int, Any] = {}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 
 from torch_ir.analysis.memory.kv_cache_report import kv_cache
 from torch_ir.ir import IR, Dim, TensorMeta
@@ -16,6 +16,7 @@ from torch_ir.planning.graph_scopes import Called, Scopes
 from torch_ir.planning.graph_search import Choices, End, GraphSearch, Way
 from torch_ir.planning.prices import Cluster, Prices
 from torch_ir.planning.rank_steps import Ranks
+from torch_ir.planning.ring_bound import may_pay
 from torch_ir.planning.stage_choice import Unit
 from torch_ir.planning.style_options import Choice, Row, Variable, classes_of
 
@@ -29,8 +30,12 @@ class Layout:
 
     axis: str
     ranks: int
-    scopes: Scopes
+    search: GraphSearch
     end: End
+
+    @property
+    def scopes(self) -> Scopes:
+        return self.search.scopes
 
     @property
     def seconds(self) -> float:
@@ -71,6 +76,14 @@ class Layout:
     def units(self) -> list[Unit]:
         return _units(self.scopes, self.end.way)
 
+    def with_rings(self) -> Layout | None:
+        """Return the layout in which no rank gathers the keys and values of all; None if none does here."""
+        scopes = self.scopes.with_rings()
+        search = GraphSearch(self.search.ranks, scopes, math.inf)
+        with uncollected():
+            ends = search.ends({}, search.same(_with_rings(scopes, self.end.choices)))
+        return next((replace(self, search=search, end=end) for end in ends if end.way.seconds != self.seconds), None)
+
 
 def layouts(
     ir: IR,
@@ -94,14 +107,17 @@ def layouts(
     }
     inputs = _input_variables(ir) if ranks > 1 else []
     caches = kv_cache(ir).left
-    scopes = Scopes(ir, "", keys, classes_of(ir), weights=ir.params, inputs=inputs, caches=caches, dispatch=dispatch)
+    scopes = Scopes(
+        ir, "", keys, classes_of(ir), weights=ir.params, inputs=inputs, caches=caches, dispatch=dispatch,
+        may_ring=cache(partial(may_pay, prices=prices, ranks=ranks)),
+    )  # fmt: skip
     with uncollected():
         search = GraphSearch(Ranks(ir, axis, ranks, prices), scopes, most_bytes)
         ends = search.ends({})
     found: list[Layout] = []
     for end in sorted(ends, key=lambda end: (end.way.seconds, end.way.bytes)):
         if not found or end.way.bytes < found[-1].bytes:
-            found.append(Layout(axis, ranks, scopes, end))
+            found.append(Layout(axis, ranks, search, end))
     return [each for each in found if ranks == 1 or each.divides]
 
 
@@ -117,6 +133,19 @@ def _input_variables(ir: IR) -> list[Variable]:
         choices = tuple(Choice((), (place,) * len(tensors), ()) for place in places)
         found.append(Variable(tuple(tensors), (), choices))
     return found
+
+
+def _with_rings(scopes: Scopes, choices: Choices) -> Choices:
+    """Return choices in which every attention sends its keys and values in a ring."""
+    pairs = zip(scopes.variables, choices, strict=True)
+    return tuple(
+        _with_rings(each.scopes, choice)
+        if isinstance(each, Called) and choice
+        else each.choices[-1]
+        if isinstance(each, Variable) and each.nodes
+        else choice
+        for each, choice in pairs
+    )
 
 
 def rows_of(scopes: Scopes, choices: Choices, path: str = "") -> Iterator[tuple[str, Row]]:

@@ -14,7 +14,7 @@ from torch_ir.planning.prices import Cluster
 _TITLES = ("plan", "devices", "time", "between runs", "memory per rank", "sent per rank")
 _KINDS = {
     "rowwise": "tensor", "colwise": "tensor", "packed_colwise": "tensor", "embedding_rowwise": "tensor",
-    "embedding_colwise": "tensor", "grouped_gemm": "expert", "all_to_all": "expert",
+    "embedding_colwise": "tensor", "grouped_gemm": "expert", "all_to_all": "expert", "ring": "context",
 }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def kinds_of(axis: Axis) -> list[str]:
         found.add("sequence")
     if "shard(0)" in places:
         found.add("data")
-    return [f"{kind} parallel" for kind in ("tensor", "expert", "sequence", "data") if kind in found]
+    return [f"{kind} parallel" for kind in ("tensor", "expert", "sequence", "context", "data") if kind in found]
 
 
 def _kind(row: Any) -> str:

@@ -1,4 +1,4 @@
-"""Find the best plan for a model on a cluster: tensor, sequence, expert, data and pipeline parallelism.
+"""Find the best plan for a model on a cluster: tensor, sequence, context, expert, data and pipeline parallelism.
 
 Every factorisation of the number of devices into data-parallel ranks, ranks that share each layer, and pipeline stages
 is considered; devices may be left over. How ranks share a layer is found by `graph_search`.
@@ -169,16 +169,21 @@ class _Search:
         if not found:
             raise PlanError("the graph cannot be divided, and does not run on one device either")
         least = min(found, key=lambda each: each.memory)
-        plan, _ = measured(least, roomy, self.sizes)
-        assert plan.estimate is not None
-        return plan.estimate.memory
+        ring = least.layout.with_rings()
+        forms = [least, *([replace(least, layout=ring)] if ring else [])]
+        estimates = [measured(each, roomy, self.sizes)[0].estimate for each in forms]
+        return min(each.memory for each in estimates if each)
 
     def _accepted(self, candidates: Iterable[Candidate]) -> list[ParallelPlan]:
-        """Return plans whose measured memory fits; a candidate that is too large is replaced by the next best one."""
+        """Return plans whose measured memory fits.
+
+        A candidate that is too large is replaced by the next best one, and by the same one with attention in rings.
+        """
         order = count()
         waiting = [(each.value, each.devices, next(order), each) for each in candidates]
         heapq.heapify(waiting)
         found: list[ParallelPlan] = []
+        goal = (self.cluster, self.objective)
         for _ in range(_MOST_TRIES):
             if not waiting or len(found) == _SHOWN:
                 break
@@ -192,10 +197,11 @@ class _Search:
                 found.append(plan)
                 continue
             front = [each for each in candidate.divided.front if plan or each is not candidate.layout]
-            rest = replace(
-                candidate.divided, front=front
-            )  # with less room, the same layout is cut elsewhere, or left out
-            other = candidate_of(rest, candidate.count, self.cluster, self.objective, more)
-            if other is not None:
-                heapq.heappush(waiting, (other.value, other.devices, next(order), other))
+            # with less room, the same layout is cut elsewhere, or left out
+            others = [candidate_of(replace(candidate.divided, front=front), candidate.count, *goal, more)]
+            if plan and (ring := candidate.layout.with_rings()):
+                others.append(candidate_of(replace(candidate.divided, front=[ring]), candidate.count, *goal))
+            for other in others:
+                if other is not None:
+                    heapq.heappush(waiting, (other.value, other.devices, next(order), other))
         return found

@@ -10,7 +10,7 @@ from torch_ir.analysis.cost_model.experts import is_grouped
 from torch_ir.analysis.cost_model.links import Link, Network
 from torch_ir.analysis.cost_model.node_costs import Counting, NodeCost
 from torch_ir.analysis.cost_model.routing import EXPECTED
-from torch_ir.analysis.cost_model.times import Clock
+from torch_ir.analysis.cost_model.times import Clock, hidden_seconds
 from torch_ir.analysis.cost_model.traffic import bytes_of
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.analysis.values.node_memo import once_per_form
@@ -66,8 +66,9 @@ class Prices:
         self._operator = once_per_form(self._of_node)
 
     def seconds(self, nodes: Iterable[OpNode]) -> float:
-        """Return the time of nodes that run one after the other."""
-        return sum(self._of_node(node) if is_grouped(node) else self._operator(node) for node in nodes)
+        """Return the time of consecutive nodes."""
+        rows = [(node, self._of_node(node) if is_grouped(node) else self._operator(node)) for node in nodes]
+        return sum(seconds for _, seconds in rows) - hidden_seconds(rows)
 
     def _of_node(self, node: OpNode) -> float:
         amounts = self._counting.node(node, {}).amounts()

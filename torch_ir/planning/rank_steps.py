@@ -90,6 +90,8 @@ class RankSteps:
         return self._bytes[id(held)]
 
     def _new(self, tensor: TensorMeta, place: Placement) -> Held | None:
+        if tensor in self._graph.weights:
+            place = self._graph.padded(tensor, place)
         self._graph.hold(tensor, Held(place, (), ()), self._maker[tensor])
         try:
             self._graph.give(tensor, place, self._maker[tensor], tensor.name)

@@ -20,6 +20,7 @@ _PRODUCTS = ("aten.linear", "aten.mm", "aten.addmm", "aten.matmul", "aten.bmm")
 _GROUPED = ("aten._grouped_mm", "transformers.grouped_mm_fallback")
 _STACK_PRODUCTS = (*_GROUPED, "aten.bmm", "aten.matmul", "aten.baddbmm")
 _LOOK_UP = "aten.embedding"
+_ATTENTION = "aten.scaled_dot_product_attention.default"
 _TOKENS = ("shard(1)", "shard(0)")  # the sequence, the batch
 _VIEWS = ("aten.to", "aten._to_copy", "aten.t", "aten.transpose", "aten.detach", "aten.alias")
 _MATRIX, _STACKED = 2, 3  # dimensions of a weight, and of the weights of all experts
@@ -41,6 +42,30 @@ class Variable:
     weights: tuple[TensorMeta, ...]
     modules: tuple[str, ...]
     choices: tuple[Choice, ...]
+    nodes: tuple[OpNode, ...] = ()  # those that depend on the choice, if not all of the modules
+
+
+def ring_variables(nodes: Sequence[OpNode], others: Sequence[Variable]) -> list[Variable]:
+    """Return the choice for each attention over a divided sequence: gather keys and values, or send them in a ring.
+
+    A module that owns a weight has a style already.
+    """
+    found: dict[str, list[OpNode]] = {}
+    styled = {module for variable in others for module in variable.modules}
+    for node in nodes:
+        if node.op_type == _ATTENTION and node.origin.module not in styled and _is_sequence(node):
+            found.setdefault(node.origin.module, []).append(node)
+    return [Variable((), (module,), _styles(module, "ring"), tuple(each)) for module, each in found.items()]
+
+
+def _is_sequence(node: OpNode) -> bool:
+    """Whether attention has several queries and keys, which can be divided."""
+    return all(isinstance(tensor.shape[-2], int) and tensor.shape[-2] > 1 for tensor in node.inputs[:2])
+
+
+def _styles(module: str, *rows: Row) -> tuple[Choice, ...]:
+    """Return the choice among no style and some for a module that has no weights."""
+    return (Choice((), (), ()), *(Choice(((module, row),), (), ((module, style_of(row, module)),)) for row in rows))
 
 
 def variables_of(keys: Mapping[TensorMeta, Sequence[str]], classes: Mapping[str, str], dispatch: str) -> list[Variable]:
@@ -64,9 +89,8 @@ def variables_of(keys: Mapping[TensorMeta, Sequence[str]], classes: Mapping[str,
 
 
 def _dispatch(module: str, style: str) -> Variable:
-    """Return the choice whether every rank gets all tokens, or tokens are sent to their experts."""
-    sends = Choice(((module, style),), (), ((module, style_of(style, module)),))
-    return Variable((), (module,), (Choice((), (), ()), sends))
+    """Return the choice whether every rank gets all tokens, with sums that may be scattered, or tokens are sent."""
+    return Variable((), (module,), _styles(module, style, {"outputs": _TOKENS[1]}))
 
 
 def _owners(names: Sequence[str]) -> tuple[str, ...]:

@@ -59,10 +59,12 @@ class Rank:
             return value
         for (axis, size), text in zip(ir.mesh.items(), tensor.placement, strict=True):
             place = stored_placement(text)
-            if isinstance(place, Shard) and place.dim < len(value.shape):
+            if not isinstance(place, Shard) or place.dim >= len(value.shape):
+                continue
+            if isinstance(place, Padded):
+                value = _padded(value, place, size, self.numbers[axis])
+            else:
                 value = _cut(value, place, size, self.numbers[axis])
-            elif isinstance(place, Padded) and value.shape[:1] == (place.size,):
-                value = _padded(value, -(-place.size // size), self.numbers[axis])
         return value
 
 
@@ -80,19 +82,27 @@ def _cut(value: Any, place: Shard, ranks: int, number: int) -> Any:
     return pieces[0].clone() if len(pieces) == 1 else torch.cat(pieces, place.dim)
 
 
-def _padded(value: Any, rows: int, number: int) -> Any:
-    """Return one of the pieces that `torch.chunk` cuts, with zeros behind it if it has fewer rows."""
-    start, stop = (min(at * rows, value.shape[0]) for at in (number, number + 1))
+def _padded(value: Any, place: Padded, ranks: int, number: int) -> Any:
+    """Return one of the pieces that `torch.chunk` cuts, with zeros behind it if it is shorter than the first.
+
+    A value of another size is returned whole, for others to refuse.
+    """
+    dim, own = place.dim, place.own(place.size, ranks)
+    if value.shape[dim] != place.size:
+        return value
+    start, stop = (min(at * own, place.size) for at in (number, number + 1))
     if isinstance(value, StoredTensor):
         whole = value if isinstance(value, StoredPiece) else StoredPiece.of(value)
-        return whole.cut(0, [(start, stop)], rows)
-    piece = value.new_zeros((rows, *value.shape[1:]))
-    piece[: stop - start] = value[start:stop]
+        return whole.cut(dim, [(start, stop)], own)
+    piece = value.new_zeros((*value.shape[:dim], own, *value.shape[dim + 1 :]))
+    piece.narrow(dim, 0, stop - start).copy_(value.narrow(dim, start, stop - start))
     return piece
 
 
 def joined(pieces: list[Any], place: Shard) -> torch.Tensor:
-    """Join the pieces of all ranks."""
+    """Join the pieces of all ranks, without padding."""
+    if isinstance(place, Padded):
+        return torch.cat(pieces, place.dim).narrow(place.dim, 0, place.size)
     if place.parts == 1:
         return torch.cat(pieces, place.dim)
     parts = [piece.chunk(place.parts, place.dim) for piece in pieces]
@@ -104,12 +114,10 @@ def whole_signature(ir: IR) -> IR:
     copy = ir.clone()
     for tensor in (*copy.graph_inputs, *copy.params):
         shape = list(tensor.shape)
-        for size, text in zip(ir.mesh.values(), tensor.placement or (), strict=False):
+        for size, text in reversed(list(zip(ir.mesh.values(), tensor.placement or (), strict=False))):
             place = stored_placement(text)
-            if isinstance(place, Padded):
-                shape[0] = place.size
             if isinstance(place, Shard):
-                shape[place.dim] = int(shape[place.dim]) * size
+                shape[place.dim] = place.size if isinstance(place, Padded) else int(shape[place.dim]) * size
         tensor.shape = tuple(shape)
     numbers = {rank_key(axis) for axis in ir.mesh}
     copy.params = [param for param in copy.params if param.key not in numbers]

@@ -27,21 +27,27 @@ class StoredPiece(StoredTensor):
         ranges = tuple(((0, size),) for size in whole.shape)
         return cls(whole.path, whole.dtype, whole.shape, whole.offset, whole.stamp, whole, ranges)
 
-    def cut(self, dim: int, ranges: Sequence[tuple[int, int]], rows: int | None = None) -> StoredPiece:
-        """Return the part in ranges of one dimension of this piece; with zeros behind it, if `rows` are more."""
+    def cut(self, dim: int, ranges: Sequence[tuple[int, int]], size: int | None = None) -> StoredPiece:
+        """Return the part in ranges of one dimension of this piece; with zeros behind it, if its `size` is larger."""
         shape = list(self.shape)
-        shape[dim] = sum(stop - start for start, stop in ranges) if rows is None else rows
+        shape[dim] = sum(stop - start for start, stop in ranges) if size is None else size
         kept = tuple(part for start, stop in ranges for part in _within(self.ranges[dim], start, stop))
         return replace(self, shape=tuple(shape), ranges=(*self.ranges[:dim], kept, *self.ranges[dim + 1 :]))
 
     def load(self) -> torch.Tensor:
-        target = torch.empty(self.shape, dtype=self.dtype, device="cpu")
+        stored = [sum(stop - start for start, stop in ranges) for ranges in self.ranges]
+        rows = (self.shape[0], *stored[1:]) if stored else ()
+        target = torch.empty(rows, dtype=self.dtype, device="cpu")
         flat, at = target.view(-1), 0
         for start, stop in self._runs():
             flat[at : at + stop - start] = self.whole.elements(start, stop)
             at += stop - start
         flat[at:].zero_()
-        return target
+        if rows == self.shape:
+            return target
+        padded = torch.zeros(self.shape, dtype=self.dtype, device="cpu")
+        padded[tuple(map(slice, rows))] = target
+        return padded
 
     def elements(self, start: int, stop: int) -> torch.Tensor:
         return self.load().view(-1)[start:stop]

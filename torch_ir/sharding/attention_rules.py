@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch_ir.ir import TensorMeta
-from torch_ir.ir.graph.placements import Placement, Shard
+from torch_ir.ir.graph.placements import Padded, Placement, Shard
 from torch_ir.sharding.placement_rules import Local, PlacedNode, shards
 from torch_ir.sharding.product_rules import added
 from torch_ir.sharding.rank_writer import Writer
@@ -21,20 +21,22 @@ def attention(placed: PlacedNode) -> Local | None:
     places = [placed.place(name) for name in ("query", "key", "value")]
     lead = next((place for place in places if isinstance(place, Shard)), None)
     is_causal = placed.node.attrs["is_causal"] is True
-    if placed.is_ring and lead is not None and (lead.dim, lead.parts) == (rank - 2, 1):
+    if placed.is_ring and lead == Shard(rank - 2):
         given = dict.fromkeys(("query", "key", "value"), lead)
         masks = {"attn_mask": added(placed, "attn_mask", lead, rank)} if placed.has("attn_mask") else {}
         return Local({**given, **masks}, [lead], write=in_blocks)
     if lead is None or lead.parts > 1 or any(placed.rank(name) != rank for name in ("key", "value")):
         return None
     write = None
-    if lead.dim < rank - 2 and _are_shared(placed, lead):
+    if lead.dim < rank - 2 and placed.place("query") == lead and _are_shared(placed, lead):
         inputs: dict[str, Placement] = {"query": lead}
         write = _with_shared_heads
     elif lead.dim < rank - 2:
-        for name in ("query", "key", "value"):
-            placed.check_cut(placed.tensor(name), lead.dim)
         inputs = dict.fromkeys(("query", "key", "value"), lead)
+        if isinstance(lead, Padded) and any(placed.tensor(name).shape[lead.dim] != lead.size for name in inputs):
+            return None
+        for name in inputs if not isinstance(lead, Padded) else ():
+            placed.check_cut(placed.tensor(name), lead.dim)
     elif lead == Shard(rank - 2) == places[0]:
         inputs = {"query": lead}
         write = _of_own_queries if is_causal else None
@@ -49,10 +51,10 @@ def _are_shared(placed: PlacedNode, cut: Shard) -> bool:
     """Whether query heads are sharded that share key and value heads, too few for all ranks."""
     heads, shared = placed.tensor("query").shape[cut.dim], placed.tensor("key").shape[cut.dim]
     is_grouped = placed.node.attrs.get("enable_gqa") is True and cut.dim == placed.rank("query") - 3
-    is_counted = (
-        isinstance(heads, int) and isinstance(shared, int) and heads % placed.ranks == 0 and heads % shared == 0
-    )
-    return is_grouped and is_counted and shared % placed.ranks != 0
+    if not is_grouped or not isinstance(heads, int) or not isinstance(shared, int):
+        return False
+    is_cut = cut.unit == 1 if isinstance(cut, Padded) else heads % placed.ranks == 0
+    return is_cut and shared < heads and heads % shared == 0 and shared % placed.ranks != 0
 
 
 def _with_shared_heads(writer: Writer, inputs: dict[str, TensorMeta], placed: PlacedNode) -> list[TensorMeta]:

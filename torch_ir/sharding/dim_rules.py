@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch_ir.ir import Dim, TensorMeta
-from torch_ir.ir.graph.placements import Partial, Shard
+from torch_ir.ir.graph.placements import Padded, Partial, Shard
 from torch_ir.sharding.placement_rules import Local, PlacedNode, is_floating, shards
 
 
@@ -18,7 +18,7 @@ def moved(placed: PlacedNode, to: Sequence[int | None], attrs: dict[str, Any] | 
         dim = to[place.dim]
         if dim is None:
             return None
-        return Local({"self": place}, [Shard(dim, place.parts)] * len(placed.node.outputs), attrs or {})
+        return Local({"self": place}, [place.at(dim)] * len(placed.node.outputs), attrs or {})
     if isinstance(place, Partial):
         if not is_floating(placed.node):
             return None
@@ -71,7 +71,7 @@ def expanded(placed: PlacedNode) -> Local | None:
     place = placed.place("self")
     attrs = {}
     if isinstance(place, Shard):
-        attrs = {"size": _cut(placed, placed.node.attrs["size"], place.dim + more)}
+        attrs = {"size": _cut(placed, placed.node.attrs["size"], place.at(place.dim + more))}
     return moved(placed, [dim + more for dim in range(placed.rank("self"))], attrs)
 
 
@@ -94,7 +94,7 @@ def sliced(placed: PlacedNode) -> Local | None:
         return moved(
             placed,
             range(placed.rank("self")),
-            {"start": 0, "end": int(rest) // placed.ranks} if "end" in node.attrs else {},
+            {"start": 0, "end": place.own(int(rest), placed.ranks)} if "end" in node.attrs else {},
         )
     start = node.attrs.get("start") or 0
     if node.attrs.get("step", 1) != 1 or not isinstance(size, int) or not isinstance(start, int):
@@ -144,7 +144,7 @@ def joined(placed: PlacedNode) -> Local | None:
     if not is_new and cut[0].dim == at:
         return None
     dim = cut[0].dim + (is_new and cut[0].dim >= at)
-    return Local(dict.fromkeys(node.args, cut[0]), [Shard(dim, cut[0].parts)])
+    return Local(dict.fromkeys(node.args, cut[0]), [cut[0].at(dim)])
 
 
 @shards("aten.view", "aten.reshape", "aten._unsafe_view", "aten.flatten", "aten.unflatten", "aten.view_copy")
@@ -161,17 +161,17 @@ def viewed(placed: PlacedNode) -> Local | None:
     attrs: dict[str, Any] = {}
     for name in ("size", "shape"):
         if name in node.attrs:
-            attrs[name] = _cut(placed, node.attrs[name], after.dim)
+            attrs[name] = _cut(placed, node.attrs[name], after)
     if "sizes" in node.attrs:  # of one dimension
-        attrs["sizes"] = _cut(placed, node.attrs["sizes"], after.dim - placed.dim())
+        attrs["sizes"] = _cut(placed, node.attrs["sizes"], after.at(after.dim - placed.dim()))
     return Local({"self": before}, [after], attrs)
 
 
-def _cut(placed: PlacedNode, sizes: Sequence[Any], dim: int) -> list[Any]:
-    """Return sizes of an attribute with one divided by the number of ranks; -1 and symbolic sizes stay."""
-    found = list(sizes)
+def _cut(placed: PlacedNode, sizes: Sequence[Any], place: Shard) -> list[Any]:
+    """Return sizes of an attribute with that of a rank's piece; -1 and symbolic sizes stay."""
+    found, dim = list(sizes), place.dim
     if 0 <= dim < len(found) and found[dim] != -1 and isinstance(found[dim], int):
-        found[dim] //= placed.ranks
+        found[dim] = place.own(found[dim], placed.ranks)
     return found
 
 
@@ -184,10 +184,12 @@ def _carried(placed: PlacedNode, tensor: TensorMeta, place: Shard, result: Tenso
     inner, outer = old[first : len(old) - last], new[first : len(new) - last]
     at = place.dim - first
     if not all(isinstance(size, int) for size in (*inner, *outer)):
-        if any(size != 1 for size in inner[:at]) or place.parts > 1 or not outer:
+        if any(size != 1 for size in inner[:at]) or place != Shard(place.dim) or not outer:
             return None
         placed.check_cut(result, first)
         return Shard(first)
+    if isinstance(place, Padded):
+        return _carried_units(place, at, list(map(int, inner)), list(map(int, outer)))
     before = math.prod(map(int, inner[:at])) * place.parts  # number of contiguous runs that are divided
     count = 1
     for index, size in enumerate(map(int, outer)):
@@ -198,6 +200,16 @@ def _carried(placed: PlacedNode, tensor: TensorMeta, place: Shard, result: Tenso
             placed.check_cut(result, first + index, parts)
             return Shard(first + index, parts)
         count *= size
+    return None
+
+
+def _carried_units(place: Padded, at: int, inner: Sequence[int], outer: Sequence[int]) -> Padded | None:
+    """Return the padded pieces of dimensions `outer`, which are `inner` with its dimension `at` padded, reshaped."""
+    before, elements = math.prod(inner[:at]), place.unit * math.prod(inner[at + 1 :])  # of one unit
+    for index, size in enumerate(outer):
+        rest = math.prod(outer[index + 1 :])
+        if size > 1 and math.prod(outer[:index]) == before and elements % rest == 0:
+            return Padded(place.dim - at + index, size=size, unit=elements // rest)
     return None
 
 

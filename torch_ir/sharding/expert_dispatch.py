@@ -21,7 +21,9 @@ def sent(writer: Writer, rows: TensorMeta, ends: TensorMeta, capacity: int) -> t
 
     `ends` says where the rows of each expert end among the rank's own.
     """
-    ranks, experts, own = writer.ranks, int(ends.shape[0]) // writer.ranks, int(rows.shape[0])
+    ranks, experts, own = writer.ranks, -(-int(ends.shape[0]) // writer.ranks), int(rows.shape[0])
+    if experts * ranks > int(ends.shape[0]):  # the last ranks have fewer experts: those that are missing get no rows
+        ends = _with_last(writer, ends, experts * ranks)
     by_rank = writer.viewed(ends, [ranks, experts])
     last = writer.add("aten.select.int", {"self": by_rank}, {"dim": 1, "index": experts - 1}, shape=(ranks,))
     last = writer.contiguous(last)
@@ -73,6 +75,13 @@ def _way_back(writer: Writer, own: int, first: TensorMeta, last: TensorMeta, cap
     within = writer.add("aten.sub.Tensor", {"self": row, "other": begin}, {"alpha": 1}, shape=(own,))
     message = writer.add("aten.mul.Scalar", {"self": rank}, {"other": capacity}, shape=(own,))
     return _sum(writer, message, within, (own,))
+
+
+def _with_last(writer: Writer, ends: TensorMeta, count: int) -> TensorMeta:
+    """Return so many running sums, the last one repeated."""
+    attrs = {"min": None, "max": int(ends.shape[0]) - 1}
+    index = writer.add("aten.clamp.default", {"self": _numbers(writer, count)}, attrs, shape=(count,))
+    return writer.chosen(ends, index)
 
 
 def _numbers(writer: Writer, count: int) -> TensorMeta:

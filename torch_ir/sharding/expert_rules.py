@@ -159,7 +159,7 @@ def _grouped(placed: PlacedNode) -> Local | None:
         return None
     if experts == REPLICATE and rows.kind == "rows":
         return Local({given: rows, "offs": ends}, [rows])
-    if experts != Shard(0) or rows.kind not in ("rows", "experts"):
+    if not isinstance(experts, Shard) or (experts.dim, experts.parts) != (0, 1) or rows.kind not in ("rows", "experts"):
         return None
     return Local({given: rows, "offs": ends, weight: experts}, [_destination(placed, rows)], write=_at_experts)
 
@@ -174,7 +174,7 @@ def _destination(placed: PlacedNode, rows: Routed) -> Routed:
 
 def _capacity(placed: PlacedNode, rows: int) -> int:
     """Return how many of a rank's rows have room at another rank: at most as many as any routing can need."""
-    experts = int(placed.tensor(placed.node.args[1]).shape[0]) // placed.ranks
+    experts = -(-int(placed.tensor(placed.node.args[1]).shape[0]) // placed.ranks)
     routing, most = routing_behind(placed.tensor("offs")), rows
     if routing is not None and routing.tokens * routing.choices == rows * placed.ranks:
         most = routing.tokens // placed.ranks * min(routing.choices, experts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch_ir.ir.graph.placements import PARTIAL, Placement, Shard
+from torch_ir.ir.graph.placements import PARTIAL, Padded, Placement, Shard
 from torch_ir.sharding.dim_rules import moved
 from torch_ir.sharding.placement_rules import Local, PlacedNode, aligned, pointwise, shards
 
@@ -73,7 +73,7 @@ def of_embedded(placed: PlacedNode) -> Local | None:
     if placed.node.attrs["scale_grad_by_freq"]:
         return None
     if isinstance(grad, Shard) and grad.dim == last:
-        return Local({"grad_output": grad}, [Shard(1, grad.parts)])
+        return Local({"grad_output": grad}, [grad.at(1)])
     lead = next((place for place in (grad, indices) if isinstance(place, Shard)), None)
     if lead is not None:
         return Local({"grad_output": lead, "indices": lead}, [PARTIAL])
@@ -96,8 +96,8 @@ def of_slice(placed: PlacedNode) -> Local | None:
     dim = place.dim + (place.dim >= at and placed.rank("grad_output") < rank)
     if dim == at or not isinstance(sizes[dim], int):
         return None
-    cut = [size // placed.ranks if number == dim else size for number, size in enumerate(sizes)]
-    return Local({"grad_output": place}, [Shard(dim, place.parts)], {"input_sizes": cut})
+    cut = [place.own(size, placed.ranks) if number == dim else size for number, size in enumerate(sizes)]
+    return Local({"grad_output": place}, [place.at(dim)], {"input_sizes": cut})
 
 
 _FLASH = "aten._scaled_dot_product_flash_attention_for_cpu"
@@ -108,7 +108,10 @@ def attention(placed: PlacedNode) -> Local | None:
     """query [batch, heads, m, d], key and value [batch, heads, n, d]: batches and heads may be sharded."""
     lead = _lead(placed, "query", "key", "value", "grad_out")
     heads = [placed.tensor(name).shape[1] for name in ("query", "key", "value")]
-    if lead is None or lead.dim > 1 or lead.parts > 1 or (lead.dim == 1 and any(_rest(n, placed.ranks) for n in heads)):
+    if lead is None or lead.dim > 1 or lead.parts > 1:
+        return None
+    is_divided = len(set(heads)) == 1 if isinstance(lead, Padded) else not any(_rest(n, placed.ranks) for n in heads)
+    if lead.dim == 1 and not is_divided:
         return None
     inputs: dict[str, Placement] = {name: lead for name in placed.node.args if name != "attn_mask"}
     if placed.has("attn_mask"):

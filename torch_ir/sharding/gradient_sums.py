@@ -44,7 +44,7 @@ def wanted_products(gradients: Mapping[TensorMeta, Placement]) -> dict[TensorMet
     """Return the matrix products that compute sharded gradients, with the dimension that is needed in shards."""
     found = {}
     for gradient, place in gradients.items():
-        tensor, dim = gradient, place.dim if isinstance(place, Shard) and place.parts == 1 else -1
+        tensor, dim = gradient, place.dim if isinstance(place, Shard) and place == Shard(place.dim) else -1
         while dim >= 0 and tensor.producer is not None and tensor.producer.op_type in _TURNS and len(tensor.shape) == 2:
             source = tensor.producer.inputs[0]
             if tensor.shape != source.shape[::-1] or len(source.consumers) != 1:

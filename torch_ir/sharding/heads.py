@@ -6,16 +6,16 @@ import math
 from collections.abc import Iterator, Mapping
 from re import Pattern
 
-from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.origins import joined
 
-_VIEWS = ("aten.view", "aten.reshape", "aten._unsafe_view", "aten.unflatten")
+_VIEWS = ("aten.view", "aten.reshape", "aten._unsafe_view", "aten.unflatten", "aten.flatten")
 
 
 def with_shared_heads(
     rows: Mapping[str, str], patterns: Mapping[str, Pattern[str]], ir: IR, ranks: int
 ) -> dict[str, str]:
-    """Return a plan that replicates modules with too few heads to divide, if the modules beside them have enough.
+    """Return a plan that replicates modules with too few heads to divide, if the modules beside them have more.
 
     Heads of keys and values are shared by heads of queries: every rank computes all of them and uses those it needs.
     """
@@ -26,8 +26,7 @@ def with_shared_heads(
         most[owner] = max(most.get(owner, 0), *counts)
     found = dict(rows)
     for path, counts in heads.items():
-        widest = most[path.rpartition(".")[0]]
-        if widest % ranks == 0 and any(count < widest and count % ranks for count in counts):
+        if any(count < most[path.rpartition(".")[0]] and count % ranks for count in counts):
             found[path] = "replicate"
     return found
 
@@ -48,11 +47,11 @@ def _heads(ir: IR, path: str = "") -> Iterator[tuple[str, int]]:
         module = joined(path, node.origin.module)
         if node.is_call and node.attrs["function"] in ir.functions:
             yield from _heads(ir.functions[node.attrs["function"]], module)
-        elif node.op_type == "aten.linear.default" and (count := _heads_of(node.output)):
+        elif node.op_type == "aten.linear.default" and (count := heads_of(node.output)):
             yield module, count
 
 
-def _heads_of(tensor: TensorMeta) -> int:
+def heads_of(tensor: TensorMeta) -> int:
     """Return the number of heads a tensor is viewed as, possibly after unary operators; 0 if it is not."""
     left = [tensor]
     while left:
@@ -60,11 +59,27 @@ def _heads_of(tensor: TensorMeta) -> int:
         for reader in tensor.consumers:
             if len(reader.inputs) != 1 or len(reader.outputs) != 1:
                 continue
-            if reader.output.shape == tensor.shape:
-                left.append(reader.output)
-            elif reader.op_type.rpartition(".")[0] in _VIEWS and (count := _split(tensor, reader.output)):
+            if _is_view(reader) and (count := _split(tensor, reader.output)):
                 return count
+            if reader.output.shape[-1:] == tensor.shape[-1:]:
+                left.append(reader.output)
     return 0
+
+
+def heads_behind(tensor: TensorMeta) -> int:
+    """Return the number of heads a tensor is a view of, possibly before unary operators; 0 if it is not."""
+    while tensor.producer is not None and len(tensor.producer.inputs) == 1:
+        source = tensor.producer.inputs[0]
+        if _is_view(tensor.producer) and (count := _split(tensor, source)):
+            return count
+        if source.shape[-1:] != tensor.shape[-1:]:
+            return 0
+        tensor = source
+    return 0
+
+
+def _is_view(node: OpNode) -> bool:
+    return node.op_type.rpartition(".")[0] in _VIEWS
 
 
 def _split(tensor: TensorMeta, view: TensorMeta) -> int:

@@ -123,7 +123,7 @@ def pointwise(placed: PlacedNode) -> Local | None:
     if not cut:
         return _of_terms(placed)
     lead, place = max(cut, key=lambda pair: len(pair[0].shape))
-    target = Shard(place.dim + rank - len(lead.shape), place.parts)
+    target = place.at(place.dim + rank - len(lead.shape))
     size = node.outputs[0].shape[target.dim]
     inputs = {name: aligned(target, rank, tensor, size) for name, tensor in zip(node.args, node.inputs, strict=True)}
     return Local(inputs, [target] * len(node.outputs))
@@ -132,7 +132,7 @@ def pointwise(placed: PlacedNode) -> Local | None:
 def aligned(target: Shard, rank: int, tensor: TensorMeta, size: Dim) -> Placement:
     """Return the placement of an operand that is broadcast to `rank` dimensions, sharded like `target`."""
     dim = target.dim - rank + len(tensor.shape)
-    return Shard(dim, target.parts) if dim >= 0 and tensor.shape[dim] == size else REPLICATE
+    return target.at(dim) if dim >= 0 and tensor.shape[dim] == size else REPLICATE
 
 
 # f(a) + f(b) = f(a + b): for all operands together, or for the one named, with the others replicated.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch_ir.ir import TensorMeta
-from torch_ir.ir.graph.placements import PARTIAL, REPLICATE, Padded, Partial, Placement, Shard
+from torch_ir.ir.graph.placements import PARTIAL, REPLICATE, Partial, Placement, Shard
 from torch_ir.sharding.placement_rules import Local, PlacedNode, shards
 from torch_ir.sharding.rank_writer import NEW, Writer
 
@@ -13,24 +13,14 @@ def linear(placed: PlacedNode) -> Local | None:
     """input [..., k], weight [n, k], bias [n]"""
     last = placed.rank("input") - 1
     given, weight = placed.place("input"), placed.place("weight")
-    if isinstance(weight, Padded):
-        return Local({"weight": weight, "bias": weight}, [REPLICATE], write=_whole_columns)
     if isinstance(weight, Shard) and weight.dim == 0:
-        return Local({"weight": weight, "bias": weight}, [Shard(last, weight.parts)])
+        return Local({"weight": weight, "bias": weight}, [weight.at(last)])
     if isinstance(weight, Shard):
         # the first rank alone adds the bias
-        return Local({"input": Shard(last, weight.parts), "weight": weight, "bias": PARTIAL}, [PARTIAL])
+        return Local({"input": weight.at(last), "weight": weight, "bias": PARTIAL}, [PARTIAL])
     if isinstance(given, Shard) and given.dim < last:
         return Local({"input": given}, [given])
     return Local({"input": given}, [PARTIAL]) if _is_sum(given) and not placed.has("bias") else None
-
-
-def _whole_columns(writer: Writer, inputs: dict[str, TensorMeta], placed: PlacedNode) -> list[TensorMeta]:
-    """Gather the columns of all ranks, without those of padding."""
-    last, size = placed.rank("input") - 1, int(placed.tensor("weight").shape[0])
-    shape = (*inputs["input"].shape[:-1], inputs["weight"].shape[0])
-    own = writer.add(placed.node.op_type, inputs, placed.node.attrs, shape=shape)
-    return [writer.cut(writer.moved(own, Shard(last), REPLICATE), last, size)]
 
 
 @shards("aten.mm", "aten.addmm", "aten.bmm", "aten.matmul", "aten.baddbmm")
@@ -59,17 +49,17 @@ def _of_matrices(placed: PlacedNode, left: str, right: str, rank: int) -> tuple[
     inside, columns = placed.rank(right) - 2, placed.rank(right) - 1
     if isinstance(other, Shard):
         if other.dim == columns:
-            return REPLICATE, other, Shard(rank - 1, other.parts)
+            return REPLICATE, other, other.at(rank - 1)
         if other.dim == inside:
-            return Shard(inner, other.parts), other, PARTIAL
+            return other.at(inner), other, PARTIAL
     if isinstance(one, Shard):
         if one.dim == inner:
-            return one, Shard(inside, one.parts), PARTIAL
+            return one, one.at(inside), PARTIAL
         if one.dim == rows:
-            return one, REPLICATE, Shard(rank - 2, one.parts)
+            return one, REPLICATE, one.at(rank - 2)
     for name, place in ((left, one), (right, other)):  # sharded batches
         if isinstance(place, Shard):
-            target = Shard(place.dim + rank - placed.rank(name), place.parts)
+            target = place.at(place.dim + rank - placed.rank(name))
             return _batch(placed, left, target, rank), _batch(placed, right, target, rank), target
     if _is_sum(one) and other == REPLICATE:
         return one, other, PARTIAL
@@ -79,7 +69,7 @@ def _of_matrices(placed: PlacedNode, left: str, right: str, rank: int) -> tuple[
 def _batch(placed: PlacedNode, name: str, target: Shard, rank: int) -> Placement:
     dim = target.dim - rank + placed.rank(name)
     is_cut = 0 <= dim < placed.rank(name) - 2 and placed.tensor(name).shape[dim] != 1
-    return Shard(dim, target.parts) if is_cut else REPLICATE
+    return target.at(dim) if is_cut else REPLICATE
 
 
 def added(placed: PlacedNode, name: str, result: Placement, rank: int) -> Placement:
@@ -87,7 +77,7 @@ def added(placed: PlacedNode, name: str, result: Placement, rank: int) -> Placem
     if not isinstance(result, Shard):
         return result
     dim = result.dim - rank + placed.rank(name)
-    return Shard(dim, result.parts) if dim >= 0 and placed.tensor(name).shape[dim] != 1 else REPLICATE
+    return result.at(dim) if dim >= 0 and placed.tensor(name).shape[dim] != 1 else REPLICATE
 
 
 def _is_sum(place: Placement) -> bool:
@@ -103,9 +93,9 @@ def grouped(placed: PlacedNode) -> Local | None:
     one, other = placed.place(given), placed.place(weight)
     if isinstance(other, Shard):
         if other.dim == 2:
-            return Local({weight: other}, [Shard(1, other.parts)])
+            return Local({weight: other}, [other.at(1)])
         if other.dim == 1:
-            return Local({given: Shard(1, other.parts), weight: other}, [PARTIAL])
+            return Local({given: other.at(1), weight: other}, [PARTIAL])
         support = Partial(support=placed.tensor("offs").name)
         return Local({given: one if one == support else REPLICATE, weight: other}, [support], write=_own_groups)
     return Local({given: one}, [PARTIAL]) if _is_sum(one) and other == REPLICATE else None
@@ -114,10 +104,12 @@ def grouped(placed: PlacedNode) -> Local | None:
 def _own_groups(writer: Writer, inputs: dict[str, TensorMeta], placed: PlacedNode) -> list[TensorMeta]:
     """Rotate the rows of the rank's groups to the front, multiply, and rotate back; other rows are zero."""
     given, weight, ends = inputs[placed.node.args[0]], inputs[placed.node.args[1]], inputs["offs"]
-    rows, groups = given.shape[0], weight.shape[0]
-    own = writer.pieces(ends, Shard(0))
+    rows, groups, place = given.shape[0], int(weight.shape[0]), placed.place(placed.node.args[1])
+    assert isinstance(place, Shard)
+    own = writer.pieces(ends, place)
+    first = writer.first_of(groups, int(ends.shape[0]))
     whole = writer.add("aten.constant_pad_nd.default", {"self": ends}, {"pad": [1, 0], "value": 0})
-    begin = writer.add("aten.index_select.default", {"self": whole, "index": writer.first_of(groups)}, {"dim": 0})
+    begin = writer.add("aten.index_select.default", {"self": whole, "index": first}, {"dim": 0})
     stop = writer.add("aten.sub.Tensor", {"self": own, "other": begin}, {"alpha": 1})
     count = writer.add("aten.arange.default", {}, {"end": rows, **NEW})
     shifted = writer.add("aten.add.Tensor", {"self": count, "other": begin}, {"alpha": 1})

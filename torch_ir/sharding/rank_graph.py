@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -38,7 +38,7 @@ from torch_ir.sharding import (  # noqa: F401  # they register their rules
 )
 from torch_ir.sharding.expert_rules import routed_node
 from torch_ir.sharding.gradient_sums import place_of_sum, wanted_products
-from torch_ir.sharding.padded_weights import padded
+from torch_ir.sharding.padded_pieces import has_sum, is_exact, padded
 from torch_ir.sharding.placement_rules import Local, PlacedNode, rule_of
 from torch_ir.sharding.rank_writer import Writer
 from torch_ir.sharding.styles import Style
@@ -104,9 +104,7 @@ class RankGraph:
     # -- inputs -------------------------------------------------------------------------------------------------------
 
     def give(self, tensor: TensorMeta, place: Placement, maker: str, where: str) -> None:
-        """Add an input or a weight with this placement, padded if it must be."""
-        if tensor in self.weights and not self._is_function:
-            place = padded(tensor, place, self.whole.ranks)
+        """Add an input or a weight with this placement."""
         shape = local_shape(tensor, place, self.whole.ranks, where)
         local = TensorMeta(tensor.name, shape, tensor.dtype, param=tensor.param)
         local.stride = tensor.stride if shape == tensor.shape else None
@@ -118,11 +116,15 @@ class RankGraph:
             self.gathered.add(param)
             self.give(param, first_divisible(param, self.whole.ranks), OUTSIDE, param.key or param.name)
             return
-        wanted = self.whole.plan.of_weight(param)
+        wanted = {module: self.padded(param, place) for module, place in self.whole.plan.of_weight(param).items()}
         places = set(wanted.values())
         self.give(param, places.pop() if len(places) == 1 else REPLICATE, OUTSIDE, param.key or param.name)
         if places and len(wanted) > 1:
             self._tied[param] = wanted
+
+    def padded(self, weight: TensorMeta, place: Placement) -> Placement:
+        """Return the placement of a weight, in padded pieces if it must be."""
+        return padded(weight, place, self.whole.ranks, self.ir.functions)
 
     def give_state(self, param: TensorMeta, owner: TensorMeta) -> None:
         """Add state of the optimiser, placed like its parameter if it has one number for each of that."""
@@ -258,12 +260,23 @@ class RankGraph:
                 name: self.read(tensor, local.inputs.get(name, REPLICATE))
                 for name, tensor in zip(node.args, node.inputs, strict=True)
             }
+            if has_sum(local):
+                given.update(self._without_padding(node, local, given))
             made = local.write(self.writer, given, placed) if local.write else self._same_node(node, local, given)
         except INVALID_ARGUMENTS as error:  # the arguments of an operator without shape rules are not checked
             raise ShardError(f"{placed.where}: {node!r} has other arguments than its rule expects") from error
         for tensor, place, result in zip(node.outputs, local.outputs, made, strict=True):
             self._check(tensor, place, result, placed)
             self._keep(tensor, place, result, path)
+
+    def _without_padding(
+        self, node: OpNode, local: Local, given: Mapping[str, TensorMeta]
+    ) -> Iterator[tuple[str, TensorMeta]]:
+        """Yield the padded operands of a sum with zeros for padding, which weights have already."""
+        for name, tensor in zip(node.args, node.inputs, strict=True):
+            place = local.inputs.get(name)
+            if isinstance(place, Padded) and tensor not in self.weights:
+                yield name, self.writer.without_padding(given[name], place)
 
     def _answer(self, placed: PlacedNode) -> Local:
         """Return how a node runs: by its rule, or else whole on every rank."""
@@ -281,7 +294,8 @@ class RankGraph:
             operand = placed.node.args[dim]  # rows of the first, or columns of the second
             placed = replace(placed, places={**placed.places, operand: Shard(dim)})
         rule = rule_of(placed.node)
-        return (rule(placed) if rule else None) or whole
+        found = rule(placed) if rule else None
+        return found if found and is_exact(placed, found) else whole
 
     def _same_node(self, node: OpNode, local: Local, given: Mapping[str, TensorMeta]) -> list[TensorMeta]:
         """Write the same operator on local tensors."""

@@ -6,7 +6,7 @@ the rank's own rows of a tensor, are computed once. So one graph serves all rank
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch_ir.analysis.shapes.inference import Shapes
@@ -116,10 +116,10 @@ class Writer:
         if isinstance(before, Routed) or isinstance(after, Routed):
             return self._returned(tensor, before, after)
         if isinstance(before, Padded):
-            whole = self.cut(self._gathered(tensor, Shard(0)), 0, before.size)
+            whole = self.cut(self._gathered(tensor, Shard(before.dim)), before.dim, before.size)
             return self.moved(whole, REPLICATE, after)
         if isinstance(after, Padded):
-            return self._padded(self.moved(tensor, before, REPLICATE), after)
+            return self.pieces(self.moved(tensor, before, REPLICATE), after)
         if isinstance(before, Partial) and isinstance(after, Partial):
             return self._once(self._reduced(tensor, before, REPLICATE))
         if isinstance(before, Partial):
@@ -130,13 +130,20 @@ class Writer:
         return self.pieces(tensor, after) if isinstance(after, Shard) else self._once(tensor)
 
     def pieces(self, tensor: TensorMeta, place: Shard) -> TensorMeta:
-        """Select the rank's own shard of a replicated tensor."""
+        """Select the rank's own shard of a replicated tensor; padding repeats its last elements."""
         size = int(tensor.shape[place.dim])
-        inputs, shape = (
-            {"self": tensor, "index": self.rows(size, place.parts)},
-            _with(tensor, place, size // self.ranks),
-        )
+        index = self.padded_rows(size, place.unit) if isinstance(place, Padded) else self.rows(size, place.parts)
+        shape = _with(tensor, place, place.own(size, self.ranks))
+        inputs = {"self": tensor, "index": index}
         return self.add("aten.index_select.default", inputs, {"dim": place.dim}, "pieces", shape=shape)
+
+    def without_padding(self, tensor: TensorMeta, place: Padded) -> TensorMeta:
+        """Return a piece with zeros for padding."""
+        inside = self._decided(("inside", place.size, place.unit), (place.own(place.size, self.ranks),), "bool")
+        if behind := len(tensor.shape) - place.dim - 1:
+            inside = self.viewed(inside, [*inside.shape, *[1] * behind])
+        inputs = {"condition": inside, "self": tensor}
+        return self.add("aten.where.ScalarOther", inputs, {"other": 0}, "inside", shape=tensor.shape)
 
     def cut(self, tensor: TensorMeta, dim: int, size: int) -> TensorMeta:
         """Return the first elements of a dimension."""
@@ -144,13 +151,6 @@ class Writer:
         return self.add(
             "aten.slice.Tensor", {"self": tensor}, {"dim": dim, "start": 0, "end": size, "step": 1}, shape=shape
         )
-
-    def _padded(self, tensor: TensorMeta, place: Padded) -> TensorMeta:
-        """Select the rank's own piece, with zeros behind it."""
-        whole = -(-place.size // self.ranks) * self.ranks
-        attrs = {"pad": [0, 0] * (len(tensor.shape) - 1) + [0, whole - place.size], "value": 0}
-        longer = self.add("aten.constant_pad_nd.default", {"self": tensor}, attrs, shape=(whole, *tensor.shape[1:]))
-        return self.pieces(longer, Shard(0))
 
     def _once(self, tensor: TensorMeta) -> TensorMeta:
         """Turn a replicated value into a partial sum: the first rank has it, the others have zeros."""
@@ -200,7 +200,8 @@ class Writer:
     def _rearranged(self, tensor: TensorMeta, apart: list[Any], order: list[int], together: list[Any]) -> TensorMeta:
         split = self.viewed(tensor, apart)
         turned = self.add("aten.permute.default", {"self": split}, {"dims": order}, shape=[apart[dim] for dim in order])
-        if not self._infers:
+        moved = [dim for dim in order if apart[dim] != 1]
+        if not self._infers and moved != sorted(moved):
             turned.stride = tuple(range(1, len(order) + 1))  # any that is not row-major
         return self.contiguous(self.viewed(turned, together))
 
@@ -219,9 +220,17 @@ class Writer:
     def _waited(
         self, op_type: str, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any], shape: Sequence[Dim]
     ) -> TensorMeta:
+        return self.received(self._begun(op_type, inputs, attrs, shape))
+
+    def _begun(
+        self, op_type: str, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any], shape: Sequence[Dim]
+    ) -> TensorMeta:
         hints = [product(self.ranks, size) for tensor in inputs.values() for size in tensor.shape[:1]]
-        begun = self.add(op_type, inputs, attrs, hints=hints, shape=shape)
-        return self.add("_c10d_functional.wait_tensor.default", {"tensor": begun}, {}, shape=shape)
+        return self.add(op_type, inputs, attrs, hints=hints, shape=shape)
+
+    def received(self, begun: TensorMeta) -> TensorMeta:
+        """Wait for a collective that has begun."""
+        return self.add("_c10d_functional.wait_tensor.default", {"tensor": begun}, {}, shape=begun.shape)
 
     def exchanged(self, tensor: TensorMeta) -> TensorMeta:
         """Send the n-th of equal pieces of the first dimension to the n-th rank, and join the received ones."""
@@ -231,10 +240,10 @@ class Writer:
         return self._waited(op_type, {"input": self.contiguous(tensor)}, attrs, tensor.shape)
 
     def broadcast(self, tensor: TensorMeta, rank: int) -> TensorMeta:
-        """Return the tensor of one rank."""
+        """Begin to send the tensor of one rank to all others, which get it with `received`."""
         attrs = {"src": rank, "group_name": self.axis}
         given = {"input": self.contiguous(tensor)}
-        return self._waited("_c10d_functional.broadcast.default", given, attrs, tensor.shape)
+        return self._begun("_c10d_functional.broadcast.default", given, attrs, tensor.shape)
 
     def chosen(self, tensor: TensorMeta, index: TensorMeta, name: str = "") -> TensorMeta:
         """Select rows by their numbers."""
@@ -259,9 +268,10 @@ class Writer:
 
     # -- rank-dependent values ----------------------------------------------------------------------------------------
 
-    def first_of(self, size: Any) -> TensorMeta:
-        """Return the start of the rank's own shard of `size`, as a tensor of one number."""
-        return self._decided(("first", size), (1,), "int64")
+    def first_of(self, size: Any, most: int | None = None) -> TensorMeta:
+        """Return the start of the rank's own shard of `size`, at most `most`, as a tensor of one number."""
+        is_less = most is not None and size * (self.ranks - 1) > most
+        return self._decided(("begin", size, most) if is_less else ("first", size), (1,), "int64")
 
     def is_first(self) -> TensorMeta:
         """Return whether this is the first rank, as a tensor of one bool."""
@@ -271,9 +281,13 @@ class Writer:
         """Return the rank's own indices of a dimension."""
         return self._decided(("rows", size, parts), (size // self.ranks,), "int64")
 
+    def padded_rows(self, size: int, unit: int = 1) -> TensorMeta:
+        """Return the rank's own indices of a dimension in padded pieces; padding has the last index."""
+        return self._decided(("padded", size, unit), (Padded(0, unit=unit).own(size, self.ranks),), "int64")
+
     def shared_rows(self, size: int, group: int) -> TensorMeta:
         """Return the shared items of the rank's own indices, where each `group` of neighbours shares one."""
-        own = size // self.ranks
+        own = -(-size // self.ranks)
         count = own if group % own else 1  # all may share one
         return self._decided(("shared", size, group), (count,), "int64")
 
@@ -302,17 +316,22 @@ class Writer:
         finally:
             self.origin, self._is_deciding = around, before
 
-    def _from_rank(self, rank: TensorMeta, name: str, kind: str, size: int = 0, parts: int = 1) -> TensorMeta:
-        if kind == "is_first":
-            return self.add("aten.eq.Scalar", {"self": rank}, {"other": 0}, name)
-        if kind == "first":
-            return self.add("aten.mul.Scalar", {"self": rank}, {"other": size}, name)
-        if kind == "shared":
-            return self._groups(size, parts, name)
-        if kind == "causal":
-            rows = self.add("aten.unsqueeze.default", {"self": self.rows(size)}, {"dim": 1})
-            columns = self.add("aten.arange.default", {}, {"end": parts, **NEW})
-            return self.add("aten.ge.Tensor", {"self": rows, "other": columns}, {}, name)
+    def _from_rank(self, rank: TensorMeta, name: str, kind: str, *numbers: int) -> TensorMeta:
+        made: dict[str, Callable[..., TensorMeta]] = {
+            "is_first": lambda: self.add("aten.eq.Scalar", {"self": rank}, {"other": 0}, name),
+            "first": lambda size: self.add("aten.mul.Scalar", {"self": rank}, {"other": size}, name),
+            "begin": lambda size, most: self._clamped(self.first_of(size), most, name),
+            "rows": lambda size, parts: self._rows(size, parts, name),
+            "padded": lambda size, unit: self._clamped(self._positions(size, unit), size - 1, name),
+            "inside": lambda size, unit: self.add(
+                "aten.lt.Scalar", {"self": self._positions(size, unit)}, {"other": size}, name
+            ),
+            "shared": lambda size, group: self._groups(size, group, name),
+            "causal": lambda queries, keys: self._visible(queries, keys, name),
+        }
+        return made[kind](*numbers)
+
+    def _rows(self, size: int, parts: int, name: str) -> TensorMeta:
         own = size // self.ranks // parts
         first = self.first_of(own)
         places = self.add("aten.arange.default", {}, {"end": own * parts, **NEW})
@@ -323,9 +342,26 @@ class Writer:
             places = self.add("aten.add.Tensor", {"self": places, "other": gap}, {"alpha": 1})
         return self.add("aten.add.Tensor", {"self": places, "other": first}, {"alpha": 1}, name)
 
+    def _positions(self, size: int, unit: int) -> TensorMeta:
+        """Return the rank's own indices in padded pieces, also those behind the end."""
+        own = Padded(0, unit=unit).own(size, self.ranks)
+        places = self.add("aten.arange.default", {}, {"end": own, **NEW})
+        return self.add("aten.add.Tensor", {"self": places, "other": self.first_of(own)}, {"alpha": 1})
+
+    def _clamped(self, numbers: TensorMeta, most: int, name: str) -> TensorMeta:
+        return self.add("aten.clamp.default", {"self": numbers}, {"min": None, "max": most}, name)
+
+    def _visible(self, queries: int, keys: int, name: str) -> TensorMeta:
+        rows = self.add("aten.unsqueeze.default", {"self": self.rows(queries)}, {"dim": 1})
+        columns = self.add("aten.arange.default", {}, {"end": keys, **NEW})
+        return self.add("aten.ge.Tensor", {"self": rows, "other": columns}, {}, name)
+
     def _groups(self, size: int, group: int, name: str) -> TensorMeta:
-        own = size // self.ranks
-        places = self.rows(size) if group % own else self.first_of(own)
+        own = -(-size // self.ranks)
+        if group % own:
+            places = self.padded_rows(size) if size % self.ranks else self.rows(size)
+        else:
+            places = self.first_of(own, size - 1)
         return self.add("aten.div.Scalar_mode", {"self": places}, {"other": group, "rounding_mode": "floor"}, name)
 
     def _rank_number(self) -> TensorMeta:

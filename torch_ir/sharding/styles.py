@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch_ir.errors import ShardError, did_you_mean
-from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Shard, counted, parse
+from torch_ir.ir.graph.placements import REPLICATE, Padded, Partial, Placement, Shard, counted, parse
 
 _TURNED = ("Embedding", "Conv1D")  # suffixes of classes with transposed weights
 
@@ -57,8 +57,10 @@ class Style:
 
 
 def _fitting(wanted: Placement, rank: int, place: Placement) -> Placement:
-    """Return the wanted placement, unless the tensor lacks that dimension."""
+    """Return the wanted placement, unless the tensor lacks that dimension, or is padded there."""
     wanted = counted(wanted, rank)
+    if isinstance(place, Padded) and wanted == Shard(place.dim):
+        return place
     return place if isinstance(wanted, Shard) and not 0 <= wanted.dim < rank else wanted
 
 

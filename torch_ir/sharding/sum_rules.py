@@ -88,9 +88,9 @@ def embedded(placed: PlacedNode) -> Local | None:
     """A table sharded by rows yields terms: a rank without the row of an index contributes zero."""
     table, indices = placed.place("weight"), placed.place("indices")
     rank = placed.rank("indices")
-    if table == Shard(1):
-        return Local({"weight": table}, [Shard(rank)])
-    if table == Shard(0) or isinstance(table, Padded):
+    if isinstance(table, Shard) and table.dim == 1:
+        return Local({"weight": table}, [table.at(rank)])
+    if isinstance(table, Shard) and table.parts == 1:
         return Local({"weight": table}, [PARTIAL], write=_own_rows)
     return Local({"indices": indices}, [indices]) if isinstance(indices, Shard) and table == REPLICATE else None
 
@@ -117,11 +117,13 @@ def looked_up(placed: PlacedNode) -> Local | None:
         return None
     at, name = found
     place, where = placed.place("self"), placed.place(name)
+    if isinstance(where, Padded):
+        return None  # behind the end, it may be any number
     if isinstance(where, Shard):
-        return Local({name: where}, [Shard(at + where.dim, where.parts)]) if place == REPLICATE else None
+        return Local({name: where}, [where.at(at + where.dim)]) if place == REPLICATE else None
     if isinstance(place, Shard):
         more = placed.rank(name) - 1 if place.dim > at else 0
-        return None if place.dim == at else Local({"self": place}, [Shard(place.dim + more, place.parts)])
+        return None if place.dim == at else Local({"self": place}, [place.at(place.dim + more)])
     is_sum = isinstance(place, Partial) and place.reduction == "sum" and is_floating(placed.node)
     return Local({"self": place}, [PARTIAL]) if is_sum else None
 

@@ -1,14 +1,21 @@
-"""Times of nodes on a device: the sum over the nodes that run, so that a call takes as long as its body inline."""
+"""Times of nodes on a device: the sum over the nodes that run, so that a call takes as long as its body inline.
+
+A collective runs beside the nodes between it and its `wait_tensor`, one collective at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from torch_ir.analysis.cost_model.links import Network
 from torch_ir.analysis.cost_model.node_costs import COND, Cost, NodeCost, bodies_of, is_fused, rounds
 from torch_ir.analysis.cost_model.roofline import Roofline
 from torch_ir.analysis.shapes.size_polynomials import weight_of
+from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.checks.mesh_check import COLLECTIVE
+
+_WAIT = "_c10d_functional.wait_tensor"
 
 
 class Times(NamedTuple):
@@ -48,8 +55,13 @@ class Clock:
         self._bodies: dict[int, tuple[Cost, Times]] = {}  # by identity; the cost is kept, so that its id stays its own
 
     def graph(self, costs: Cost) -> Times:
-        """Return the time of all nodes, one after the other."""
-        return added_times([self.node(row, costs.functions) for row in costs.nodes])
+        """Return the time of all nodes, one after the other except where collectives overlap with others."""
+        times = [self.node(row, costs.functions) for row in costs.nodes]
+        whole = added_times(times)
+        if self._network is None:
+            return whole
+        hidden = hidden_seconds((row.node, each.seconds) for row, each in zip(costs.nodes, times, strict=True))
+        return whole._replace(sending=whole.sending - hidden)
 
     def node(self, row: NodeCost, functions: Mapping[str, Cost]) -> Times:
         """Return the time of a node: of a `cond`, the slower branch; of a loop, every known iteration."""
@@ -83,6 +95,22 @@ class Clock:
         if id(costs) not in self._bodies:
             self._bodies[id(costs)] = costs, self.graph(costs)
         return self._bodies[id(costs)][1]
+
+
+def hidden_seconds(rows: Iterable[tuple[OpNode, float]]) -> float:
+    """Return the part of the time of collectives in which other nodes run, given nodes in order with their seconds."""
+    total = now = sent = 0.0
+    ready: dict[TensorMeta, float] = {}
+    for node, seconds in rows:
+        total += seconds
+        if not node.op_type.startswith(COLLECTIVE):
+            now += seconds
+        elif node.op_type.startswith(_WAIT):
+            now = max(now, ready.get(node.inputs[0], now)) + seconds
+        else:
+            sent = max(now, sent) + seconds
+            ready.update(dict.fromkeys(node.outputs, sent))
+    return total - max(now, sent)
 
 
 def added_times(times: Sequence[Times]) -> Times:

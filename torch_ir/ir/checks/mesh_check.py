@@ -9,8 +9,9 @@ from torch_ir.errors import GraphError, suggestion
 from torch_ir.ir.checks.json_paths import tensor_path
 from torch_ir.ir.graph.name_grammar import is_symbol
 from torch_ir.ir.graph.node import OpNode
-from torch_ir.ir.graph.placements import PLACEMENT, REDUCTIONS
+from torch_ir.ir.graph.placements import PLACEMENT, REDUCTIONS, Padded, Shard, stored_placement
 from torch_ir.ir.graph.tensor import TensorMeta
+from torch_ir.ir.json.json_fields import Dim
 
 if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR
@@ -50,13 +51,29 @@ def _check_placement(
     if len(placement) != len(mesh):
         message = f"{tensor!r:.200} has {len(placement)} placements on a mesh of {len(mesh)} axes"
         raise GraphError(message, f"{tensor_path(ir, tensor, outer)}.placement", rule="R7")
-    for index, (text, ranks) in enumerate(zip(placement, mesh.values(), strict=True)):
-        found = PLACEMENT.fullmatch(text)
-        dim, size = (found["dim"], found["size"]) if found else (None, None)
-        is_other = size and tensor.shape[:1] != (-(-int(size) // ranks),)  # than the largest of the padded pieces
-        if not found or is_other or (dim and (dim.startswith("-") or int(dim) >= len(tensor.shape))):
+    shape = list(tensor.shape)  # without the axes that have been checked, last first
+    for index, (text, ranks) in reversed(list(enumerate(zip(placement, mesh.values(), strict=True)))):
+        if not _is_placed(text, ranks, shape):
             message = f"{tensor!r:.200} has an invalid placement {text!r:.80}"
             raise GraphError(message, f"{tensor_path(ir, tensor, outer)}.placement[{index}]", rule="R5")
+
+
+def _is_placed(text: str, ranks: int, shape: list[Dim]) -> bool:
+    """Whether pieces of this shape may have a placement; `shape` becomes that of what was cut."""
+    found = PLACEMENT.fullmatch(text)
+    if not found or (found["dim"] or "").startswith("-"):
+        return False
+    place = stored_placement(text)
+    if not isinstance(place, Shard):
+        return True
+    if place.dim >= len(shape):
+        return False
+    own = shape[place.dim]
+    if isinstance(place, Padded):
+        shape[place.dim] = place.size
+        return place.size % place.unit == 0 and own == place.own(place.size, ranks)
+    shape[place.dim] = own * ranks if isinstance(own, int) else own
+    return True
 
 
 def _check_collective(node: OpNode, mesh: Mapping[str, int], path: str) -> None:

@@ -13,7 +13,8 @@ from torch_ir.ir.json.json_fields import Dim
 REDUCTIONS = ("sum", "avg", "min", "max", "product")
 PLACEMENT = re.compile(  # as in files, except that files have no negative dimensions
     r"replicate|shard\((?P<dim>-?\d{1,3})(?:, (?P<parts>[1-9]\d{0,8}))?\)"
-    rf"|partial\((?P<reduction>{'|'.join(REDUCTIONS)})\)|padded\((?P<size>[1-9]\d{{0,17}})\)",
+    rf"|partial\((?P<reduction>{'|'.join(REDUCTIONS)})\)"
+    r"|padded\((?P<size>[1-9]\d{0,17})(?:, (?P<at>\d{1,3})(?:, (?P<unit>[1-9]\d{0,17}))?)?\)",
     re.ASCII,
 )
 
@@ -33,8 +34,36 @@ class Shard:
     dim: int
     parts: int = 1
 
+    def at(self, dim: int) -> Shard:
+        """Return the same sharding of another dimension."""
+        return replace(self, dim=dim)
+
+    def own(self, size: int, ranks: int) -> int:
+        """Return the size of each rank's piece of a dimension."""
+        return size // ranks
+
     def __str__(self) -> str:
         return f"shard({self.dim})" if self.parts == 1 else f"shard({self.dim}, {self.parts})"
+
+
+@dataclass(frozen=True)
+class Padded(Shard):
+    """Pieces of a dimension of `size` that the ranks do not divide: as `torch.chunk` cuts them, in multiples of `unit`.
+
+    All have the size of the first, which is the largest. No result depends on what is behind shorter ones; of a weight,
+    zeros are.
+    """
+
+    size: int = 0
+    unit: int = 1  # 64 for heads of 64 numbers each
+
+    def own(self, size: int, ranks: int) -> int:
+        return -(-size // self.unit // ranks) * self.unit
+
+    def __str__(self) -> str:
+        numbers = [self.size, self.dim, self.unit]
+        kept = 3 if self.unit > 1 else 2 if self.dim else 1
+        return f"padded({', '.join(map(str, numbers[:kept]))})"
 
 
 @dataclass(frozen=True)
@@ -79,20 +108,7 @@ class Routed:
         return f"routed {self.kind}"
 
 
-@dataclass(frozen=True)
-class Padded:
-    """A weight whose first dimension, of `size`, the ranks do not divide: pieces as `torch.chunk` cuts them.
-
-    All have the shape of the first, which is the largest; there are zeros behind shorter ones.
-    """
-
-    size: int
-
-    def __str__(self) -> str:
-        return f"padded({self.size})"
-
-
-Placement = Union[Replicate, Shard, Partial, Routed, Padded]
+Placement = Union[Replicate, Shard, Partial, Routed]
 REPLICATE = Replicate()
 PARTIAL = Partial()
 
@@ -105,7 +121,9 @@ def rank_key(axis: str) -> str:
 def stored_placement(text: str) -> Placement:
     """Parse the placement of a tensor in a file."""
     found = PLACEMENT.fullmatch(text)
-    return Padded(int(found["size"])) if found and found["size"] else parse(text)
+    if not found or not found["size"]:
+        return parse(text)
+    return Padded(int(found["at"] or 0), size=int(found["size"]), unit=int(found["unit"] or 1))
 
 
 def parse(text: str) -> Placement:
@@ -121,8 +139,8 @@ def parse(text: str) -> Placement:
 
 
 def plain(place: Placement) -> Placement:
-    """Return the placement that a function takes or returns: without `support`, and never routed or padded."""
-    if isinstance(place, (Routed, Padded)):
+    """Return the placement that a function takes or returns: without `support`, and never routed."""
+    if isinstance(place, Routed):
         return REPLICATE
     return Partial(place.reduction) if isinstance(place, Partial) else place
 
@@ -136,16 +154,15 @@ def local_shape(tensor: TensorMeta, place: Placement, ranks: int, where: str) ->
     """Return the shape of one rank's piece; a ShardError names the place if the pieces would not be equal."""
     if isinstance(place, Routed) and place.rows is not None:
         return (place.rows, *tensor.shape[1:])
-    if isinstance(place, Padded):
-        return (-(-place.size // ranks), *tensor.shape[1:])
     if not isinstance(place, Shard):
         return tensor.shape
     if not 0 <= place.dim < len(tensor.shape):
         raise ShardError(f"{where}: {tensor.name!r} of shape {list(tensor.shape)} has no dimension {place.dim} to cut")
     size = tensor.shape[place.dim]
-    if not isinstance(size, int) or size % (ranks * place.parts):
+    is_divided = isinstance(size, int) and size % (ranks * place.parts) == 0
+    if not is_divided and not (isinstance(place, Padded) and size == place.size):
         raise indivisible(where, tensor, place.dim, ranks, place.parts)
-    return (*tensor.shape[: place.dim], size // ranks, *tensor.shape[place.dim + 1 :])
+    return (*tensor.shape[: place.dim], place.own(int(size), ranks), *tensor.shape[place.dim + 1 :])
 
 
 def first_divisible(tensor: TensorMeta, ranks: int) -> Placement:
