@@ -17,7 +17,8 @@ MEMORY = 16 << 30
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.backend_sweep", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--backend", required=True, help="a back end, or `own`: all ways through the library itself")
+    ways = "a back end, `stablehlo` (in XLA), or `own`: all ways through the library itself"
+    parser.add_argument("--backend", required=True, help=ways)
     parser.add_argument(
         "--dtype",
         required=True,

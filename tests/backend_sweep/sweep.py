@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.backend_sweep.cases import Case
 from tests.backend_sweep.judging import REFUSED, WRONG, in_float64, judge
 from tests.backend_sweep.merging import merged
-from tests.backend_sweep.own_paths import PATHS, Run
+from tests.backend_sweep.own_paths import EXPORTED, PATHS, Run
 from torch_ir import TorchIRError
 from torch_ir.backends import compile
 from torch_ir.errors import first_line
@@ -107,8 +107,8 @@ def _compiled(backend: str, cases: Sequence[Case]) -> Run:
     ir = merged([case.ir for case in cases])
     weights = {f"c{at}_{name}": value for at, case in enumerate(cases) for name, value in case.weights.items()}
     with _time_limit(240):
-        if backend in PATHS:
-            return PATHS[backend](ir, weights)
+        if prepare := PATHS.get(backend) or EXPORTED.get(backend):
+            return prepare(ir, weights)
         return compile(ir, weights, backend=backend, level=None, verify=False).run
 
 

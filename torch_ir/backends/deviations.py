@@ -46,9 +46,14 @@ class Row:
     reason: str
     version: str
 
-    def matches(self, node: OpNode) -> bool:
-        """Whether the condition holds for a node; `values` is ignored, as a graph has none."""
+    def matches(self, node: OpNode, *, in_body: bool = False) -> bool:
+        """Whether the condition holds for a node; `values` is ignored, as a graph has none.
+
+        In the body of an operator such as `cond`, an input may be a view that is made outside.
+        """
         if self.operator not in ("*", node.op_type):
+            return False
+        if "storage" in self.when and self.when["storage"] != counts_in_a_storage(node, in_body=in_body):
             return False
         return all(_TESTS[kind](node, wanted) for kind, wanted in self.when.items())
 
@@ -66,7 +71,7 @@ _TESTS: dict[str, Callable[[OpNode, Any], bool]] = {
     "rank": lambda node, wanted: any(len(tensor.shape) == wanted for tensor in node.inputs),
     "empty": lambda node, wanted: wanted == any(0 in tensor.shape for tensor in node.inputs),
     "open": lambda node, wanted: wanted == any(not tensor.is_static for tensor in (*node.inputs, *node.outputs)),
-    "storage": lambda node, wanted: wanted == counts_in_a_storage(node),
+    "storage": lambda node, wanted: True,  # tested by `matches`
     "values": lambda node, wanted: True,
 }
 VOCABULARY = frozenset(_TESTS)
@@ -85,8 +90,11 @@ def rows() -> tuple[Row, ...]:
 def refused_nodes(ir: IR, backend: str) -> list[tuple[OpNode, str]]:
     """Return the nodes that a back end would compute differently from eager, with the reasons."""
     relevant = [row for row in rows() if row.backend == backend and row.effect == REFUSED]
-    nodes = with_calls_inline(ir).all_nodes() if relevant else ()
-    found = ((node, next((row for row in relevant if row.matches(node)), None)) for node in nodes)
+    if not relevant:
+        return []
+    flat = with_calls_inline(ir)
+    nodes = [(node, graph is not flat) for graph in flat.all_graphs() for node in graph.nodes]
+    found = ((node, next((row for row in relevant if row.matches(node, in_body=inner)), None)) for node, inner in nodes)
     return [(node, row.reason) for node, row in found if row is not None]
 
 
