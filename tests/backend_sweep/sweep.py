@@ -74,7 +74,7 @@ def _tried(backend: str, cases: Sequence[Case]) -> Iterator[Outcome]:
         return
     try:
         run = _compiled(backend, cases)
-        found = [outcome for values in _names(cases) for outcome in _judged(backend, cases, values, run)]
+        found = [outcome for values in _names(cases) for outcome in _judged_or_refused(backend, cases, values, run)]
     except TorchIRError as error:
         yield from _divided(backend, cases, str(error), REFUSED)
     except Exception as error:  # a raw error of a runtime is a fault of ours
@@ -114,6 +114,16 @@ def _compiled(backend: str, cases: Sequence[Case]) -> Run:
 
 def _names(cases: Sequence[Case]) -> list[str]:
     return list(dict.fromkeys(values for case in cases for values in case.runs))
+
+
+def _judged_or_refused(backend: str, cases: Sequence[Case], values: str, run: Run) -> list[Outcome]:
+    """The outcomes on one set of values; a case that runs alone may be refused on some of them."""
+    try:
+        return list(_judged(backend, cases, values, run))
+    except TorchIRError as error:
+        if len(cases) > 1:
+            raise
+        return [Outcome(backend, cases[0], values, REFUSED, str(error)[:300])]
 
 
 def _judged(backend: str, cases: Sequence[Case], values: str, run: Run) -> Iterator[Outcome]:
