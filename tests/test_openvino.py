@@ -195,6 +195,39 @@ def test_integers_beyond_32_bits_are_refused() -> None:
         compiled(torch.tensor([2**31, 0]))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x > x.flip(0), lambda x: x.amax(), lambda x: x.clamp(max=7), lambda x: x // 3, lambda x: x % 7],
+)
+def test_integers_beyond_24_bits_are_refused_where_they_are_computed_in_float32(function: Any) -> None:
+    """There, 16,777,217 is 16,777,216."""
+    x = torch.tensor([2**24 - 1, 2**24], dtype=torch.int32)
+    compiled = compile(captured(function, (2,), dtype=torch.int32), {}, backend="openvino", verify=False)
+    assert torch.equal(compiled(x), function(x))
+    with pytest.raises(ExecutionError, match=r"OpenVINO computes integers in 32 bits or in float32.* 16,777,216"):
+        compiled(x + 1)
+
+
+def test_integer_constants_beyond_24_bits_are_refused_where_they_are_computed_in_float32() -> None:
+    table = torch.tensor([2**24 + 1, 7])
+    for function in (lambda x: x > 2**24 + 1, lambda x: x == table):
+        with pytest.raises(ExecutionError, match=r"OpenVINO computes aten.* on integers in float32.*16,777,216"):
+            compile(captured(function, (2,), dtype=torch.int64), {}, backend="openvino")
+    moved = compile(
+        captured(lambda x: x.masked_fill(x > 0, 2**24 + 1), (2,), dtype=torch.int64), {}, backend="openvino"
+    )
+    assert moved(torch.tensor([1, -1])).tolist() == [2**24 + 1, -1]
+
+
+def test_products_and_powers_of_integers() -> None:
+    """Products are refused, and powers are multiplied."""
+    x = torch.tensor([[5001, -70001], [3, 4097]], dtype=torch.int32)
+    with pytest.raises(ExecutionError, match="computes products of integers in float32"):
+        compile(captured(lambda x: x @ x, (2, 2), dtype=torch.int32), {}, backend="openvino")
+    compiled = compile(captured(lambda x: (x**2, x.square(), x**3), (2, 2), dtype=torch.int32), {}, backend="openvino")
+    assert [made.tolist() for made in compiled(x)] == [made.tolist() for made in (x**2, x.square(), x**3)]
+
+
 def test_what_the_runtime_returns_otherwise_is_refused_in_one_sentence() -> None:
     """Instead of a RuntimeError of OpenVINO."""
     with pytest.raises(ConversionError, match=r"OpenVINO does not run _Function: it returns shape \[\] for .*kthvalue"):

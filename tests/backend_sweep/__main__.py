@@ -17,11 +17,12 @@ MEMORY = 16 << 30
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.backend_sweep", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--backend", required=True, help="a back end, or `own`: all ways through the library itself")
+    ways = "a back end, `stablehlo` (in XLA), or `own`: all ways through the library itself"
+    parser.add_argument("--backend", required=True, help=ways)
     parser.add_argument(
         "--dtype",
         required=True,
-        help="a dtype of the operator database, `functions`, `open`, `pairs`, `views` or `nodes`",
+        help="a dtype of the operator database, `functions`, `chains`, `open`, `pairs`, `views` or `nodes`",
     )
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--samples", type=int, default=3)

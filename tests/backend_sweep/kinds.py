@@ -6,12 +6,17 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from tests.backend_sweep.cases import Case, operator_cases
+from tests.backend_sweep.chains import chain_cases
 from tests.backend_sweep.functions import function_cases, open_cases
 from tests.backend_sweep.nodes import node_cases
 from tests.backend_sweep.pairs import pair_cases
 from tests.backend_sweep.views import view_cases
 
-PARTED: dict[str, Callable[[int, int], Iterator[Case]]] = {"pairs": pair_cases, "views": view_cases}
+PARTED: dict[str, Callable[[int, int], Iterator[Case]]] = {
+    "pairs": pair_cases,
+    "views": view_cases,
+    "chains": chain_cases,
+}
 WHOLE: dict[str, Callable[[], Iterator[Case]]] = {"functions": function_cases, "open": open_cases, "nodes": node_cases}
 
 

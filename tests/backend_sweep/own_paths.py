@@ -1,4 +1,7 @@
-"""Ways through the library without another runtime, as the sweep runs them: prepare a graph, and return its run."""
+"""Ways through the library as the sweep runs them: prepare a graph, and return its run.
+
+`PATHS` need no other runtime. `EXPORTED` are formats, in the runtimes that the tests have for them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ import torch
 from torch import Tensor
 
 from tests.arena_runs import ArenaRun
-from torch_ir import IR, IRExecutor, load_ir, optimize, split, to_opset, to_torch
+from torch_ir import IR, IRExecutor, load_ir, optimize, split, to_opset, to_stablehlo, to_torch
+from torch_ir.errors import ConversionError
+from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.passes.optimize_levels import LEVELS
 
 Run = Callable[[Sequence[Tensor]], Sequence[Any]]
@@ -50,6 +55,19 @@ def _torch_module(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     return lambda values: torch.utils._pytree.tree_leaves(model(*values))
 
 
+def _in_xla(ir: IR, weights: Mapping[str, Tensor]) -> Run:
+    from tests.stablehlo_models.xla import compiled, execute
+
+    module, held = to_stablehlo(ir), {param.key: weights[param.name] for param in ir.params if param.name in weights}
+    dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in ir.returns.inputs]
+    try:
+        executable = compiled(module.text)
+    except (RuntimeError, ValueError) as error:  # of XLA
+        raise ConversionError(f"XLA does not compile it: {' '.join(str(error).split())}") from None
+    given = [held[key] for key in module.weights]
+    return lambda values: execute(executable, [*given, *values], dtypes)
+
+
 PATHS: dict[str, Prepare] = {
     "executor": executed,
     **{
@@ -63,3 +81,4 @@ PATHS: dict[str, Prepare] = {
     "pipeline": lambda ir, weights: executed(split(ir, 3, anywhere=True), weights),
     "torch module": _torch_module,
 }
+EXPORTED: dict[str, Prepare] = {"stablehlo": _in_xla}

@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.backend_sweep.cases import Case
 from tests.backend_sweep.judging import REFUSED, WRONG, in_float64, judge
 from tests.backend_sweep.merging import merged
-from tests.backend_sweep.own_paths import PATHS, Run
+from tests.backend_sweep.own_paths import EXPORTED, PATHS, Run
 from torch_ir import TorchIRError
 from torch_ir.backends import compile
 from torch_ir.errors import first_line
@@ -74,7 +74,7 @@ def _tried(backend: str, cases: Sequence[Case]) -> Iterator[Outcome]:
         return
     try:
         run = _compiled(backend, cases)
-        found = [outcome for values in _names(cases) for outcome in _judged(backend, cases, values, run)]
+        found = [outcome for values in _names(cases) for outcome in _judged_or_refused(backend, cases, values, run)]
     except TorchIRError as error:
         yield from _divided(backend, cases, str(error), REFUSED)
     except Exception as error:  # a raw error of a runtime is a fault of ours
@@ -107,13 +107,23 @@ def _compiled(backend: str, cases: Sequence[Case]) -> Run:
     ir = merged([case.ir for case in cases])
     weights = {f"c{at}_{name}": value for at, case in enumerate(cases) for name, value in case.weights.items()}
     with _time_limit(240):
-        if backend in PATHS:
-            return PATHS[backend](ir, weights)
+        if prepare := PATHS.get(backend) or EXPORTED.get(backend):
+            return prepare(ir, weights)
         return compile(ir, weights, backend=backend, level=None, verify=False).run
 
 
 def _names(cases: Sequence[Case]) -> list[str]:
     return list(dict.fromkeys(values for case in cases for values in case.runs))
+
+
+def _judged_or_refused(backend: str, cases: Sequence[Case], values: str, run: Run) -> list[Outcome]:
+    """The outcomes on one set of values; a case that runs alone may be refused on some of them."""
+    try:
+        return list(_judged(backend, cases, values, run))
+    except TorchIRError as error:
+        if len(cases) > 1:
+            raise
+        return [Outcome(backend, cases[0], values, REFUSED, str(error)[:300])]
 
 
 def _judged(backend: str, cases: Sequence[Case], values: str, run: Run) -> Iterator[Outcome]:

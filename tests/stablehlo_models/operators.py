@@ -15,37 +15,13 @@ import torch
 
 from tests.backend_sweep.cases import DTYPES, Case, operator_cases
 from tests.backend_sweep.judging import CRASHED, REFUSED, ROUNDING, SAME, WRONG, in_float64, judge
+from tests.stablehlo_models.unspecified import SKIPPED, UNSPECIFIED
 from tests.stablehlo_models.xla import compiled, execute
 from torch_ir.errors import ConversionError, UnsupportedOperatorsError
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.write_stablehlo import to_stablehlo
 
 NOT_COMPILED = "not compiled"
-# Values that XLA flushes to zero on the CPU, and those whose sums overflow or not, depending on their order.
-SKIPPED = ("denormal", "large")
-# Operators that may differ, and why; docs/stablehlo.md says the same.
-UNSPECIFIED = {
-    **dict.fromkeys(("topk", "kthvalue", "msort"), "torch does not define the order of equal elements"),
-    **dict.fromkeys(("byte", "char", "short", "int", "long"), "converting NaN or infinity is undefined in torch"),
-    **dict.fromkeys(
-        ("nn.functional.conv_transpose1d", "nn.functional.conv_transpose2d", "nn.functional.conv_transpose3d"),
-        "NaN and infinity in the weight reach inserted zeros",
-    ),
-    **dict.fromkeys(
-        (
-            "nn.functional.interpolate.bilinear",
-            "nn.functional.interpolate.trilinear",
-            "nn.functional.upsample_bilinear",
-        ),
-        "torch's decomposition rounds uint8 otherwise, and spreads infinity",
-    ),
-    **dict.fromkeys(
-        ("nn.functional.grid_sample", "nn.functional.multilabel_margin_loss", "native_dropout_backward"),
-        "torch's decomposition treats NaN otherwise",
-    ),
-    "masked.logsumexp": "overflow of integers",
-    "__rdiv__": "XLA replaces x * bool by a choice",
-}
 
 
 def verdicts(case: Case) -> Iterator[tuple[str, str, str]]:

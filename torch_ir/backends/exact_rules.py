@@ -292,6 +292,21 @@ def _widened(operator: Any) -> Rule:
     return rule
 
 
+def power(self: Tensor, exponent: Any) -> Any:
+    """Multiply small powers of integers, which OpenVINO computes in float32."""
+    if self.is_floating_point() or type(exponent) is not int or not 2 <= exponent <= 8:
+        return NotImplemented
+    made = self
+    for _ in range(exponent - 1):
+        made = made * self
+    return made
+
+
+def square(self: Tensor) -> Any:
+    """Multiply integers, likewise."""
+    return power(self, 2)
+
+
 def softshrink(self: Tensor, lambd: float = 0.5) -> Tensor:
     """Preserve NaN."""
     return torch.where(self > lambd, self - lambd, torch.where(self < -lambd, self + lambd, self * 0))
@@ -362,6 +377,8 @@ ONNXRUNTIME: dict[str, Rule] = {
 }
 OPENVINO: dict[str, Rule] = {
     "aten.squeeze.dim": squeeze,
+    "aten.pow.Tensor_Scalar": power,
+    "aten.square.default": square,
     **NORMS,
     **SPREAD,
     "aten.scaled_dot_product_attention.default": ungrouped_attention,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from torch_ir.backends.exact_rules import OPENVINO
+from torch_ir.backends.openvino_integers import check_constants, fits, range_of_inputs
 from torch_ir.backends.openvino_operators import decompositions
 from torch_ir.backends.table import Run, packages, register_backend
 from torch_ir.errors import ConversionError, ExecutionError
@@ -37,6 +38,7 @@ _NOT_FUSED = frozenset(  # into their producers
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     """Compile one model for all sizes, with torch's number of threads; nothing is written or sent."""
     graph = rewritten(with_calls_inline(ir), OPENVINO).clone()
+    check_constants(graph, weights)
     made = [tensor for tensor in dict.fromkeys(graph.graph_outputs) if tensor.producer is not None]
     results = list(graph.graph_outputs)
     session = _Session(graph, made, weights) if made else None
@@ -65,6 +67,7 @@ class _Session:
         compiled, self._memory = _compiled(ir, made, weights)
         self._request = compiled.create_infer_request()
         self._turn = threading.Lock()
+        self._range = range_of_inputs(ir)
         _, *names = signature_of(ir).parameters
         # unused inputs are left out
         self._places = [next(at for at, name in enumerate(names) if name in port.names) for port in compiled.inputs]
@@ -91,9 +94,10 @@ class _Session:
 
     def run(self, values: Sequence[Any]) -> list[Tensor]:
         given = [torch.as_tensor(values[place]).detach().contiguous() for place in self._places]
-        if any(value.dtype == torch.int64 and value.numel() and not _is_narrow(value) for value in given):
+        if not all(fits(value, self._range) for value in given):
             raise ExecutionError(
-                f"OpenVINO computes integers in 32 bits, and an input of {self._name} exceeds that range"
+                f"OpenVINO computes integers in 32 bits or in float32, and an input of {self._name} exceeds "
+                f"{self._range[1]:,}; use another back end"
             )
         found = [
             None if shape is None else torch.empty(shape, dtype=dtype)
@@ -121,13 +125,6 @@ class _Session:
 def _fixed_shape(tensor: TensorMeta) -> list[int] | None:
     fixed = [dim for dim in tensor.shape if isinstance(dim, int)]
     return fixed if len(fixed) == len(tensor.shape) else None
-
-
-def _is_narrow(value: Tensor) -> bool:
-    """Whether integers fit into 32 bits."""
-    low, high = torch.aminmax(value)
-    known = torch.iinfo(torch.int32)
-    return bool(low >= known.min and high <= known.max)
 
 
 def _passed_on(compiled: Any) -> dict[int, int]:

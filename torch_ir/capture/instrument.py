@@ -27,6 +27,7 @@ from torch.fx import _symbolic_trace
 
 from torch_ir.errors import ExportError
 from torch_ir.ops.torch_internals import (
+    CONTROL_FLOW,
     DeviceContext,
     ForceDispatchKeyGuard,
     disable_current_modes,
@@ -122,6 +123,8 @@ def capturing() -> Iterator[None]:
         _here.depth += 1
         _here.handlers, _here.is_exporting = {}, False
         stack.enter_context(intercepted(threading.Thread, "start", _note_thread))
+        if hasattr(*CONTROL_FLOW):
+            stack.enter_context(intercepted(*CONTROL_FLOW, _run_control_flow))
         yield
 
 
@@ -136,6 +139,16 @@ def _take_back(mark: int) -> None:
 def _note_thread(original: Callable[..., Any], thread: threading.Thread) -> Any:
     _running.append(thread)
     return original(thread)
+
+
+def _run_control_flow(original: Callable[..., Any], operator: Callable[..., Any], args: Any, kwargs: Any = None) -> Any:
+    """Call an operator such as `cond` under a recorder without torch.compile.
+
+    It would skip the frame because of the recorder's mode, and ever after: eager calls of the operator would then fail.
+    """
+    from torch_ir.ops.torch_internals import has_recording_mode
+
+    return operator(*args, **(kwargs or {})) if has_recording_mode() else original(operator, args, kwargs)
 
 
 @contextmanager

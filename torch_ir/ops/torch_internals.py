@@ -41,6 +41,7 @@ from torch._export.verifier import load_verifier as load_verifier  # by the name
 from torch._functorch import eager_transforms, vmap  # modules, see TRANSFORMS; 2.9 to 2.15
 from torch._guards import detect_fake_mode as detect_fake_mode  # the fake mode of given values; 2.9 to 2.15
 from torch._guards import tracing as tracing  # sets the current tracing context; 2.9 to 2.15
+from torch._higher_order_ops import utils as higher_order_utils  # a module, see CONTROL_FLOW; 2.9 to 2.15
 from torch._higher_order_ops.out_dtype import out_dtype as out_dtype  # computes in another dtype; 2.9 to 2.15
 from torch._ops import HigherOrderOperator as HigherOrderOperator  # `cond`, `while_loop`, ...; 2.9 to 2.15
 from torch._ops import OpOverload as OpOverload  # one operator with one schema; 2.9 to 2.15
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from torch.onnx._internal.exporter import _core as onnx_core
     from torch.onnx._internal.exporter import _fx_passes as onnx_fx_passes
     from torch.onnx._internal.exporter import _registration as onnx_registration
+    from torch.utils._python_dispatch import any_torch_dispatch_mode_on_stack as has_recording_mode
     from torch.utils._sympy.value_ranges import ValueRangeError as ValueRangeError
     from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 
@@ -110,6 +112,7 @@ LATE = {
     "make_constraints": (_NON_STRICT, "make_constraints"),  # ranges of symbols; 2.9 to 2.15
     "make_fake_inputs": (_NON_STRICT, "make_fake_inputs"),  # with symbolic sizes; 2.9 to 2.15
     "solve_constraints": (_NON_STRICT, "produce_guards_and_solve_constraints"),  # do sizes vary? 2.9 to 2.15
+    "has_recording_mode": ("torch.utils._python_dispatch", "any_torch_dispatch_mode_on_stack"),  # 2.13
     "inductor_compile": ("torch._inductor", "compile"),  # a graph module -> code; 2.9 to 2.15
     "onnx_core": ("torch.onnx._internal.exporter._core", ""),  # the module, with `export`; 2.9 to 2.15
     "onnx_fx_passes": ("torch.onnx._internal.exporter._fx_passes", ""),  # the module; 2.9 to 2.15
@@ -224,6 +227,7 @@ SYMBOLIC_MATH: dict[str, Callable[..., Any]] = {
 # -- functions that capture intercepts: owner and name ---------------------------------------------------------------
 
 SET_GRAD_ENABLED = (torch._C, "_set_grad_enabled")  # every change of the gradient mode; 2.9 to 2.15
+CONTROL_FLOW = (higher_order_utils, "_hop_compile_and_call")  # how `cond` and `while_loop` run in eager; 2.13
 LAST_EXPORT = (proxy_tensor, "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT")  # tensors of the last trace; 2.9 to 2.15
 # where a transform of torch.func begins; 2.9 to 2.15
 TRANSFORMS = {

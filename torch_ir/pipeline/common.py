@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from torch_ir.analysis.dependencies.slices import needed_for
 from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.errors import PipelineError
-from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
+from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.checks.limits import Budget
 from torch_ir.ir.graph.free_names import Names, fresh
+from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ops.effects import is_pure
 
 _MOST_COPIED, _MOST_COPIES = 10_000, 10  # nodes in all stages, and for each node of a larger graph
@@ -24,8 +25,7 @@ def common_nodes(ir: IR) -> list[OpNode]:
     found = []
     for node in ir.nodes:
         is_free = free.issuperset(node.inputs) and barred.isdisjoint(node.outputs)
-        calls = any(isinstance(value, FunctionRef) for value in node.attrs.values())
-        if node in once or (is_free and node.outputs and not calls and is_pure(node)):
+        if node in once or (is_free and node.outputs and not called_by([node]) and is_pure(node)):
             found.append(node)
             free.update(node.outputs)
     return found

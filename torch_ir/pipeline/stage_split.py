@@ -9,7 +9,7 @@ from typing import Any
 
 from torch_ir.analysis import Roofline
 from torch_ir.analysis.cost_model.table_text import human
-from torch_ir.analysis.memory.aliasing import counted_views
+from torch_ir.analysis.memory.aliasing import counted_views, counting_functions
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import PipelineError, did_you_mean
 from torch_ir.ir import IR, OpNode
@@ -242,8 +242,9 @@ def _as_stages(ir: IR, segments: Sequence[Segment], starts: Sequence[int]) -> IR
 
 def _refuse_cut_storages(ir: IR, stages: Mapping[str, int]) -> None:
     """Raise PipelineError if a stage would count in the storage of a view, of which it gets the elements alone."""
+    counting = counting_functions(ir.functions)
     for node in ir.nodes:
-        for tensor in counted_views(node, ir.functions):
+        for tensor in counted_views(node, ir.functions, counting):
             if tensor.producer is not None and stages.get(tensor.producer.name) != stages.get(node.name):
                 raise PipelineError(
                     f"{node!r} counts elements in the storage of {tensor.name!r}, which another stage would send "

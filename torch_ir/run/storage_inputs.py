@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_ir.analysis.memory.aliasing import COUNTING, memory_of
+from torch_ir.analysis.memory.aliasing import COUNTING, counted_operands, counting_functions, memory_of
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ops.prepare_run import with_calls_inline
@@ -19,9 +19,10 @@ def counted_inputs(ir: IR) -> list[int]:
         return []
     flat = with_calls_inline(ir)
     found: set[TensorMeta] = set()
-    for node in flat.all_nodes():
-        if node.op_type.startswith(COUNTING):
-            memory = memory_of(node.inputs[0])
+    counting = counting_functions(flat.functions)
+    for node in flat.nodes:
+        for tensor in counted_operands(node, counting):
+            memory = memory_of(tensor, flat.functions)
             found.update(flat.graph_inputs if memory is None else memory)
     return [index for index, tensor in enumerate(flat.graph_inputs) if tensor in found]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
-from torch_ir.analysis.memory.aliasing import counted_views
+from torch_ir.analysis.memory.aliasing import counted_views, counting_functions
 from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.errors import INVALID_ARGUMENTS, ShardError
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
@@ -93,12 +93,15 @@ class RankGraph:
         self.reduced: dict[TensorMeta, Placement] = {}  # gradients, and where each rank needs them
         self._products: dict[TensorMeta, int] = {}  # products of which each rank needs a shard
         self._part = ""
-        self.functions: dict[str, IR] = {}
+        operators = (node for node in ir.nodes if ir.functions and not is_function_call(node))
+        # bodies of operators such as `cond`, which run whole on every rank, and sharded bodies of calls
+        self.functions: dict[str, IR] = {name: ir.functions[name].clone() for name in called_by(operators)}
         self._forms: dict[TensorMeta, dict[Placement, TensorMeta]] = {}
         self._maker: dict[TensorMeta, str] = {}
         self._left: dict[TensorMeta, list[tuple[str, Placement]]] = {}  # placement after leaving a module
         self._tied: dict[TensorMeta, dict[str, Placement]] = {}
         self._names: dict[int, FunctionRef] = {}
+        self._counting = counting_functions(ir.functions)
         self.body: IR | None = None
 
     # -- inputs -------------------------------------------------------------------------------------------------------
@@ -204,7 +207,7 @@ class RankGraph:
         self.writer.origin = node.origin
         self._begin(part_of_path(path))
         places = self.seen_by(node)
-        for tensor in counted_views(node):
+        for tensor in counted_views(node, self.ir.functions, self._counting):
             if self.home[tensor] != REPLICATE:
                 raise ShardError(f"{node!r} counts elements in the storage of {tensor.name!r}, which is sharded")
         if is_function_call(node):
@@ -249,7 +252,6 @@ class RankGraph:
         return self.seen(tensor, joined(self.path, reader.origin.module)) if tensor in self.home else None
 
     def _operator(self, node: OpNode, places: dict[str, Placement], path: str) -> None:
-        self.functions.update((name, self.ir.functions[name].clone()) for name in called_by([node]))
         styles = [style for _, style in self.whole.plan.around(path)]
         capacity = next((style.capacity for style in styles if style.capacity), None)
         is_ring = any(style.is_ring for style in styles)
@@ -281,10 +283,12 @@ class RankGraph:
     def _answer(self, placed: PlacedNode) -> Local:
         """Return how a node runs: by its rule, or else whole on every rank."""
         whole = Local({}, [REPLICATE] * len(placed.node.outputs))
-        if is_random(placed.node):
-            raise ShardError(f"{placed.where}: {placed.node!r} draws random numbers, which would differ between ranks")
-        if writes_in_place(placed.node):
-            raise ShardError(f"{placed.where}: {placed.node!r} writes in place; shard a functional graph")
+        bodies = (self.ir.functions[name] for name in called_by([placed.node]))
+        for node in (placed.node, *(inner for body in bodies for inner in body.all_nodes())):
+            if is_random(node):
+                raise ShardError(f"{placed.where}: {node!r} draws random numbers, which would differ between ranks")
+            if writes_in_place(node):
+                raise ShardError(f"{placed.where}: {node!r} writes in place; shard a functional graph")
         if (routed := routed_node(placed)) is not None:
             return routed
         if all(place == REPLICATE for place in placed.places.values()):

@@ -10,6 +10,7 @@ from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.analysis.cost_model.traffic import SOMETIMES_VIEWS, VIEWS, is_view
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.checks.limits import Budget
+from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ops.effects import gives_its_input, may_alias
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.schema import find_operator
@@ -37,29 +38,61 @@ def shares_memory(node: OpNode, functions: Functions = _NONE) -> bool:
     return is_view(node) or (is_open and node.inputs[0].dtype == node.outputs[0].dtype and not node.attrs.get("copy"))
 
 
-def counts_in_a_storage(node: OpNode) -> bool:
+def counts_in_a_storage(node: OpNode, *, in_body: bool = False) -> bool:
     """Whether a node takes elements by their places in a storage that its input may share, or does not fill in order.
 
-    Runtimes without storages count from the first element of the input instead.
+    Runtimes without storages count from the first element of the input instead. In the body of a function, an input
+    may be a view that the caller made.
     """
     if not node.op_type.startswith(COUNTING):
         return False
     given = node.inputs[0]
-    may_be_a_part = given.producer is not None and shares_memory(given.producer)
+    may_be_a_part = in_body if given.producer is None else shares_memory(given.producer)
     if may_be_a_part and (node.attrs.get("storage_offset") is not None or _may_reach_beyond(node)):
         return True
     return given.stride is not None
 
 
-def counted_views(node: OpNode, functions: Functions = _NONE) -> Iterator[TensorMeta]:
+def counting_functions(functions: Functions) -> dict[str, frozenset[str]]:
+    """Map functions to the names of their inputs in whose storage they take elements by place; others are left out."""
+    found = {}
+    for name, body in functions.items():
+        inner = counting_functions(body.functions)
+        counted = (tensor for node in body.nodes for tensor in counted_operands(node, inner))
+        memories = [memory_of(tensor, body.functions) for tensor in counted]
+        given = [one for one in body.graph_inputs if any(memory is None or one in memory for memory in memories)]
+        if given:
+            found[name] = frozenset(tensor.name for tensor in given)
+    return found
+
+
+def counted_operands(node: OpNode, counting: Mapping[str, frozenset[str]]) -> list[TensorMeta]:
+    """Return the inputs in whose storage a node, or one of these functions that it runs, takes elements by place.
+
+    Operators such as `cond` and `map` name their operands differently from their bodies: all of them are returned.
+    """
+    if node.op_type.startswith(COUNTING):
+        return list(node.inputs[:1])
+    names = [counting[name] for name in called_by([node]) if name in counting] if counting else []
+    if names and node.is_call and find_operator(node.op_type) is None:
+        return [tensor for name, tensor in zip(node.args, node.inputs, strict=True) if name in names[0]]
+    return list(node.inputs) if names else []
+
+
+def counted_views(node: OpNode, functions: Functions, counting: Mapping[str, frozenset[str]]) -> Iterator[TensorMeta]:
     """Yield the tensors in whose storage a node counts, if a copy of their elements alone would be another storage."""
-    tensor = node.inputs[0] if node.op_type.startswith(COUNTING) else None
-    while tensor is not None:
+    left = counted_operands(node, counting)
+    seen = set(left)
+    while left:
+        tensor = left.pop()
         maker = tensor.producer
         is_view = maker is not None and shares_memory(maker, functions)
         if is_view or tensor.stride is not None:
             yield tensor
-        tensor = maker.inputs[0] if maker is not None and is_view and maker.inputs else None
+        if maker is not None and is_view:
+            sources = maker.inputs if find_operator(maker.op_type) is None else maker.inputs[:1]
+            left += [source for source in sources if source not in seen]
+            seen.update(sources)
 
 
 def _may_reach_beyond(node: OpNode) -> bool:
@@ -129,11 +162,8 @@ def is_held_by_caller(tensor: TensorMeta, functions: Functions = _NONE) -> bool:
 def is_counted(tensor: TensorMeta, functions: Functions = _NONE) -> bool:
     """Whether a node may take elements by their places in the storage of this tensor; True if it has too many views."""
 
-    def counts(reader: OpNode) -> bool:
-        body = functions.get(reader.attrs["function"]) if reader.is_call else None
-        return reader.op_type.startswith(COUNTING) or (body is not None and any(map(counts, body.nodes)))
-
-    return _is_read(tensor, counts, functions)
+    counting = counting_functions(functions)
+    return _is_read(tensor, lambda reader: bool(counted_operands(reader, counting)), functions)
 
 
 def _is_read(tensor: TensorMeta, wanted: Callable[[OpNode], bool], functions: Functions) -> bool:

@@ -10,9 +10,9 @@ relative to the call: `q_proj` in the body of a call that came from `layers.3.at
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_ir.errors import GraphError
 from torch_ir.ir.graph.attr_types import FunctionRef, values_in
@@ -287,8 +287,7 @@ class _Place:
             added.append(node.copy(copies.__getitem__, name))
             added[-1].origin, added[-1].origins = placed_in(call.origin, node.origin), own
             if body.functions:
-                refs = {key: self.renamed[body][ref] for key, ref in node.attrs.items() if isinstance(ref, FunctionRef)}
-                added[-1].attrs.update(refs)
+                added[-1].attrs = {key: _renamed(value, self.renamed[body]) for key, value in node.attrs.items()}
         for inner, outer in zip(body.graph_outputs, call.outputs, strict=True):
             outer.replace_all_uses_with(copies[inner])
         call.inputs = ()
@@ -299,6 +298,15 @@ class _Place:
         if not tensor.name.startswith(node.name):
             return fresh(tensor.name, self.tensors)
         return fresh(element_name(name, tensor.name[len(node.name) :], self.captured), self.tensors)
+
+
+def _renamed(value: Any, names: Mapping[str, FunctionRef]) -> Any:
+    """Return an attribute with other names of functions, also in lists, as `flex_attention` has them."""
+    if isinstance(value, FunctionRef):
+        return names[value]
+    if isinstance(value, (list, tuple)):
+        return type(value)(_renamed(item, names) for item in value)
+    return {key: _renamed(item, names) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def captured_names(ir: IR) -> set[str]:

@@ -52,7 +52,9 @@ def onnx_model(ir: IR, opset: int, functions: str = "none") -> onnx_ir.Model:
 
 def _refuse_places_in_storages(ir: IR) -> None:
     """Raise ConversionError for nodes that count in the storage of a view, which a function may get from its caller."""
-    if strided := [node for node in with_calls_inline(ir).all_nodes() if counts_in_a_storage(node)]:
+    flat = with_calls_inline(ir)
+    nodes = [(node, graph is not flat) for graph in flat.all_graphs() for node in graph.nodes]
+    if strided := [node for node, inner in nodes if counts_in_a_storage(node, in_body=inner)]:
         name, lines = ir.model_name or "the graph", "\n  ".join(map(describe, strided))
         raise ConversionError(f"{name} cannot be converted to ONNX: places in the storage of a view:\n  {lines}")
 
