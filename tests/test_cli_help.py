@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -59,6 +60,26 @@ def test_help_shows_examples_that_are_understood(verb, capsys):
     for line in lines:
         words = shlex.split(line.partition(" > ")[0].partition(" | ")[0])
         assert PARSER.parse_known_args(words[1:])[1] == [], line
+
+
+_INLINE = re.compile(r"`torch-ir ([^`]+)`")
+_TYPOS = {"--jsno"}  # on the page that shows how typos are answered
+
+
+def test_commands_in_sentences_have_options_that_exist():
+    """Commands in code blocks of pages are run; these are only named."""
+    options = {verb: set(PARSER.verbs.choices[verb]._option_string_actions) | _TYPOS for verb in VERBS}
+    sources = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("torch_ir/**/*.py")]
+    texts = {path: path.read_text(encoding="utf-8") for path in sources}
+    used = [(path, found.split()) for path, text in texts.items() for found in _INLINE.findall(text)]
+    unknown = [
+        f"{path.relative_to(ROOT)}: torch-ir {verb} {word}"
+        for path, (verb, *words) in used
+        for word in words
+        if verb in options and re.match("--?[a-z]", word) and word not in options[verb]
+    ]
+    assert len(used) > 100
+    assert unknown == []
 
 
 @every_verb

@@ -151,3 +151,10 @@ def test_a_graph_is_not_written_to_a_file_of_another_format(
         f"{name} is not a graph file; optimize writes .json, .json.gz, .pb or .ir, and `torch-ir conv"
     )
     assert not Path(name).exists()
+
+
+@pytest.mark.parametrize("name", ["page.json", "page.pb"])
+def test_a_page_is_not_written_to_a_graph_file(here: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    told = failure(capsys, "explore", "mlp.json", "-o", name)
+    assert told == f"{name} is the name of a graph file; explore writes a page, such as model.html"
+    assert not Path(name).exists()

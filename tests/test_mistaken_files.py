@@ -59,6 +59,12 @@ def test_what_it_is_instead_is_said(tmp_path: Path, name: str, content: bytes, t
     assert caught.value.rule  # by which the reader refused it
 
 
+def test_an_onnx_file(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"\x08\x0a\x12\x07pytorch\xff")
+    with pytest.raises(MistakenFileError, match="is an ONNX file, which torch_ir writes but does not read"):
+        IR.load(tmp_path / "net.onnx")
+
+
 def test_a_graph_under_the_name_of_the_other_encoding(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(to_protobuf(mlp()))
     with pytest.raises(SerializationError, match=r"a\.json is a graph in protobuf; its name must end in \.pb or"):

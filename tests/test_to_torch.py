@@ -351,6 +351,26 @@ def test_what_depends_on_weights_alone_is_computed_once() -> None:
         assert_same(copy.deepcopy(same)(x), other(x))
 
 
+def test_weights_that_are_folded_can_be_trained() -> None:
+    """Gradients pass through what is computed from weights alone, and an update changes it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 2)).eval()
+    x = torch.randn(4, 2, 2, 2)
+    folded = torch_ir.optimize(extract_ir(model, (x,), strict=False), "basic")[0]
+    assert "batch_norm" not in str([node.op_type for node in folded.nodes])
+    trained = to_torch(folded, copy.deepcopy(model.state_dict())).requires_grad_()
+    for each in (model, trained):
+        optimizer = torch.optim.SGD(each.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            each(x).square().mean().backward()
+            optimizer.step()
+    for key, weight in model.state_dict().items():
+        torch.testing.assert_close(trained.state_dict()[key], weight)
+    with torch.no_grad():
+        torch.testing.assert_close(trained(x), model(x))
+
+
 def test_a_value_that_is_returned_and_overwritten() -> None:
     """The graph defines which value is returned; a later update of the buffer is not visible."""
     x, seen, new = (TensorMeta(name, (2,), "float32") for name in ("x", "seen", "new"))

@@ -139,7 +139,12 @@ class Net(Part):
         parameter(self, torch.empty((4,), device=device), 'layers.0.bias')
         parameter(self, torch.empty((4,), device=device), 'layers.1.weight')
         parameter(self, torch.empty((4,), device=device), 'layers.1.bias')
-        buffer(self, torch.tensor([1.0, float("inf")], dtype=torch.float32), 'shift', persistent=False)
+        buffer(
+            self,
+            torch.tensor([1.0, float("inf")], dtype=torch.float32, device='cpu'),
+            'shift',
+            persistent=False,
+        )
         buffer(self, torch.empty((), dtype=torch.int64, device=device), 'calls')
 
     def forward(self, x, *, scale):

@@ -65,24 +65,25 @@ def compile(
     if weights is None:
         weights = ir if isinstance(ir, nn.Module) else {}
     ir = graph_of(ir, example_inputs, "compile")
-    given = dict(zip(map(_key, ir.params), fit_weights(ir, weights_from(weights), {}), strict=True))
-    better = ir if level is None else optimize(ir, level)[0]
-    better = better if place is None else placed(better, place)
-    check_supported(better, backend)
-    kept = {key: given[key] for key in map(_key, better.params) if key in given}
-    held = [loaded(value, place).detach() for value in fit_weights(better, kept, {})]
-    values = dict(zip(better.params, held, strict=True))
-    shown = [symbol.tensor for symbol in _data_dependent(better) if symbol.tensor]
-    graph, state = stateless(better, shown, in_place=found.in_place)
-    run = found.prepare(graph, {_key(param): value for param, value in values.items() if param not in state})
-    buffers = {param: values[param].clone() for param in state}
-    compiled = Compiled(better, backend, run, buffers, [target.name for target, _ in graph.mutations])
-    if verify and place is not None:
-        ir, given = placed(ir, place), {key: loaded(value, place) for key, value in given.items()}
-    if verify:
-        check_results(backend, compiled.run_once, ir, given)
-    elif verify is None:
-        verify_unswept(backend, compiled.run_once, better, ir, given)
+    with NeutralState(new_on_cpu=True):
+        given = dict(zip(map(_key, ir.params), fit_weights(ir, weights_from(weights), {}), strict=True))
+        better = ir if level is None else optimize(ir, level)[0]
+        better = better if place is None else placed(better, place)
+        check_supported(better, backend)
+        kept = {key: given[key] for key in map(_key, better.params) if key in given}
+        held = [loaded(value, place).detach() for value in fit_weights(better, kept, {})]
+        values = dict(zip(better.params, held, strict=True))
+        shown = [symbol.tensor for symbol in _data_dependent(better) if symbol.tensor]
+        graph, state = stateless(better, shown, in_place=found.in_place)
+        run = found.prepare(graph, {_key(param): value for param, value in values.items() if param not in state})
+        buffers = {param: values[param].clone() for param in state}
+        compiled = Compiled(better, backend, run, buffers, [target.name for target, _ in graph.mutations])
+        if verify and place is not None:
+            ir, given = placed(ir, place), {key: loaded(value, place) for key, value in given.items()}
+        if verify:
+            check_results(backend, compiled.run_once, ir, given)
+        elif verify is None:
+            verify_unswept(backend, compiled.run_once, better, ir, given)
     return compiled
 
 
@@ -144,8 +145,8 @@ class Compiled:
     def run_once(self, values: Sequence[Any]) -> list[Any]:
         """Return the flat outputs and the new values of changed tensors, without storing them."""
         read_sizes(self.graph, values)
-        values = [value.clone() if index in self._written else value for index, value in enumerate(values)]
-        with torch.no_grad():
+        with NeutralState(new_on_cpu=True):
+            values = [value.clone() if index in self._written else value for index, value in enumerate(values)]
             results = self._run([*values, *(value.clone() for value in self._state.values())])
         last = len(results) - len(self._shown)
         first = last - len(self._returned)
@@ -165,11 +166,12 @@ class Compiled:
         bind = getattr(self._run, "bound", None)
         if bind is None or self._returned or self._shown:
             return lambda: self.run(values)
-        with NeutralState():
+        changing = self._changing(values)
+        with NeutralState(written=changing):
             run: Callable[[], Sequence[Any]] = bind(values)
 
         def again() -> Sequence[Any]:
-            with NeutralState():
+            with NeutralState(written=changing):
                 return run()
 
         return again
@@ -179,15 +181,19 @@ class Compiled:
         refuse_parts(self.graph, self._counted, values)
         if self._targets:
             refuse_shared_memory(self.graph, self._targets, values, map(self._state.get, self.graph.params))
-        with NeutralState():
+        with NeutralState(written=self._changing(values), new_on_cpu=True):
             results = self._run([*values, *self._state.values()])
-        last = len(results) - len(self._shown)
-        first = last - len(self._returned)
-        given = zip(self.graph.graph_inputs, values, strict=True)
-        outputs = apart_from(results[:first], [value for tensor, value in given if tensor in self._returned])
-        with torch.no_grad():
+            last = len(results) - len(self._shown)
+            first = last - len(self._returned)
+            given = zip(self.graph.graph_inputs, values, strict=True)
+            outputs = apart_from(results[:first], [value for tensor, value in given if tensor in self._returned])
             self._keep(values, outputs, results[first:last])
         return tuple(outputs), results[last:]
+
+    def _changing(self, values: Sequence[Any]) -> list[Any]:
+        """Return the values of the inputs that the model changes."""
+        given = zip(self.graph.graph_inputs, values, strict=True)
+        return [value for tensor, value in given if tensor in self._targets]
 
     def _keep(self, values: Sequence[Any], outputs: Sequence[Any], changed: Sequence[Any]) -> None:
         """Write to the inputs that the model changes, and store its buffers, copied if the caller has their memory."""

@@ -23,6 +23,7 @@ from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_text import write_document
 from torch_ir.ops.effects import is_random
+from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.run.compiled_plan import Sizes
 from torch_ir.run.executor import IRExecutor, flatten_call
 from torch_ir.run.tolerances import tolerances
@@ -72,7 +73,7 @@ def write_golden(
         if not is_valid:
             raise ExecutionError(f"no pack was written: the graph differs from the model: {report.error_message}")
         reference = "the graph, verified against the model on these inputs"
-    with new_pack(Path(path)) as folder:
+    with NeutralState(new_on_cpu=True), new_pack(Path(path)) as folder:
         shards = Shards(folder, shard_bytes, max_bytes)
         recorder = _Recorder(ir, shards, only, every)
         executor = IRExecutor(ir, constants=constants, watch=recorder)

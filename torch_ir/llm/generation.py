@@ -18,6 +18,7 @@ from torch_ir.llm.forms.step_graph import is_form
 from torch_ir.llm.image_positions import prompt_positions
 from torch_ir.llm.joined_entries import ROWS, entry_graphs
 from torch_ir.llm.run_encoders import Encoders
+from torch_ir.ops.neutral_state import neutral
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.run import IRExecutor
 from torch_ir.run.tolerances import compare
@@ -27,6 +28,7 @@ _Step = Callable[..., Any]
 _EVERY_STEP = ("lora", "adapter")  # inputs of all graphs, see lora_as_inputs
 
 
+@neutral
 def generate(ir: IR, weights: Mapping[str, Tensor], new_tokens: int, **inputs: Tensor) -> Tensor:
     """Generate greedily; return the tokens as int64[batch, new_tokens].
 

@@ -21,6 +21,7 @@ from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ir.plans.memory_plan import MemoryPlan
 from torch_ir.ir.regroup.functions import FUSED, called_by, calls_by_function, inline_all, retell_origins
 from torch_ir.ops.effects import writes_in_place
+from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.schema import name_arguments
 from torch_ir.passes.opened_calls import forget_opened_calls
 from torch_ir.passes.optimize_levels import LEVELS
@@ -62,7 +63,7 @@ def optimize(
     """
     ir = graph_of(ir, example_inputs, "optimize")
     steps = [_as_pass(step) for step in (_of_level(level) if passes is None else passes)]
-    with uncollected(), remembering(), journal() as entries:
+    with NeutralState(new_on_cpu=True), uncollected(), remembering(), journal() as entries:
         is_flat = not any(node.is_call for node in ir.nodes)
         folds = is_flat and (len(ir.nodes) > _DEEP if by_block is None else by_block)
         better = prepared(ir.fold_blocks() if folds else ir.clone())
@@ -80,7 +81,8 @@ def optimize(
         better.check()
     if verify and progress is not None:
         progress("running both graphs")
-    proof = prove(ir, better, dtype, inputs=inputs, weights=weights) if verify else None
+    with NeutralState(new_on_cpu=True):
+        proof = prove(ir, better, dtype, inputs=inputs, weights=weights) if verify else None
     return better, Report(ir, better, rows, entries.changes, list(entries.declined), proof)
 
 

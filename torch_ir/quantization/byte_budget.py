@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import torch
 
 from torch_ir.errors import QuantizationError
+from torch_ir.ops.neutral_state import neutral
 
 _UNITS = 20_000  # the budget in units; sizes are rounded up to whole units, so that the budget always holds
 
 
+@neutral
 def best_choice(items: Sequence[Sequence[tuple[int, float]]], budget: int) -> list[int]:
     """Return the index of the choice, a (size, loss) pair, for each item; raise QuantizationError if none fits."""
     unit = max(1, -(-budget // _UNITS))

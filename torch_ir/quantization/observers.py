@@ -25,6 +25,7 @@ from torch_ir.formats.table_file import read_table
 from torch_ir.ir import IR, Limits, TensorMeta
 from torch_ir.ir.files.atomic_write import write_text
 from torch_ir.ir.graph.given_graph import require_graph
+from torch_ir.ops.neutral_state import NeutralState, neutral
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.quantization.activation_nodes import Range
 from torch_ir.quantization.layers import Place, find_places, flat_places, kind_of
@@ -66,6 +67,7 @@ class Histogram:
             self._counts = torch.nn.functional.pad(inner, (_BINS // 4, _BINS // 4))
             self._reach *= 2
 
+    @neutral
     def range(self, method: str, percentile: float) -> Range:
         """Return the range to quantise by."""
         if method == "minmax":
@@ -117,7 +119,8 @@ def observe_ranges(
         raise QuantizationError(f"percentile must be above 50 and at most 100, not {percentile!r:.40}")
     graph = with_calls_inline(ir)
     read = layers_by_input(graph)
-    seen: dict[str, Histogram] = {name: Histogram() for name in read}
+    with NeutralState(new_on_cpu=True):
+        seen: dict[str, Histogram] = {name: Histogram() for name in read}
 
     def watch(tensor: TensorMeta, value: Any, sizes: object) -> None:
         if tensor.name in seen:

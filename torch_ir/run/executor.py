@@ -94,6 +94,7 @@ class IRExecutor:
         self._reads_default_dtype = reads_default_dtype(self.ir)
         self._mutated = [target for target, _ in self.ir.mutations]
         self._in_place = in_place
+        self._written = [at for at, tensor in enumerate(self.ir.graph_inputs) if in_place and tensor in self._mutated]
         self._params: list[Any] | None = None
         self._ready: list[Any] = []
         self._plan(lazy=False)
@@ -182,19 +183,19 @@ class IRExecutor:
         params, caller_values = self._params, values
         if self._mutated:
             refuse_shared_memory(self.ir, self._mutated, values, params)
-        if self._writes:
-            values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
-            params = [param.clone() for param in params]
         if self._named is not None:
             self._named.start_run()
-        with NeutralState(self._reads_default_dtype):
+        with NeutralState(self._reads_default_dtype, written=[values[at] for at in self._written]):
+            if self._writes:
+                values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
+                params = [param.clone() for param in params]
             results = self._program(*values, *params, *self._ready, sizes)
-        first = len(results) - len(self.ir.mutations)
-        changed = {target: value for (target, _), value in zip(self.ir.mutations, results[first:], strict=True)}
-        self._keep(changed, [*values, *results[:first]])
-        outputs: Sequence[Any] = results[:first]
-        if self._in_place:
-            outputs = write_back(self.ir, caller_values, changed, outputs)
+            first = len(results) - len(self.ir.mutations)
+            changed = {target: value for (target, _), value in zip(self.ir.mutations, results[first:], strict=True)}
+            self._keep(changed, [*values, *results[:first]])
+            outputs: Sequence[Any] = results[:first]
+            if self._in_place:
+                outputs = write_back(self.ir, caller_values, changed, outputs)
         return Outcome(tuple(outputs), changed, sizes)
 
     def places(self) -> dict[str, dict[int, OpNode]]:

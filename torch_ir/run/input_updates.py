@@ -63,9 +63,8 @@ def write_back(
         for tensor, value in pending.items()
     }
     outputs = apart_from(outputs, [given[tensor] for tensor in pending])
-    with torch.no_grad():
-        for tensor, value in new.items():
-            given[tensor].copy_(value)
+    for tensor, value in new.items():
+        given[tensor].copy_(value)
     return outputs
 
 

@@ -23,8 +23,9 @@ def to_torch(ir: IR, weights: WeightSource | None = None) -> nn.Module:
 
     `weights` are a state dict, a model, or the path of a checkpoint. Without them, parameters are on meta and it can be
     exported; `load_state_dict(weights, assign=True)` makes it runnable. With weights, computations on weights alone
-    are done now, and again when a state dict is loaded, but not when a parameter is written to. Function calls are
-    inlined. Inputs are not checked against the graph; `IRExecutor` does that.
+    are done now and when a state dict is loaded, and in every call while one of these weights requires a gradient, but
+    not when a weight is written to otherwise. Function calls are inlined. Inputs are not checked against the graph;
+    `IRExecutor` does that.
     """
     require_graph(ir, "to_torch")
     from torch_ir.run.stored import loaded

@@ -55,20 +55,22 @@ def to_onnx(
     opset = default_opset(ir) if opset is None else opset
     if opset not in _OPSETS:
         raise ConversionError(f"unsupported opset {opset!r:.20}; expected {_OPSETS[0]} to {_OPSETS[-1]}")
+    from torch_ir.ops.neutral_state import NeutralState
     from torch_ir.targets.onnx.model import onnx_model, settle_weights, weights_of
     from torch_ir.targets.onnx.onnx_weights import save, save_with
 
-    if weights is None:
-        save(onnx_model(without_stacks(ir), opset, functions), target)
-        return
-    from torch_ir.run.binding import bind
-    from torch_ir.run.weight_files import weights_from
+    with NeutralState(new_on_cpu=True):
+        if weights is None:
+            save(onnx_model(without_stacks(ir), opset, functions), target)
+            return
+        from torch_ir.run.binding import bind
+        from torch_ir.run.weight_files import weights_from
 
-    bound, values = bind(ir, weights_from(weights))
-    model = onnx_model(bound, opset, functions)
-    named = {name: values[keys[0]] for name, keys in weights_of(model).items()}
-    settle_weights(model)
-    save_with(model, named, target)
+        bound, values = bind(ir, weights_from(weights))
+        model = onnx_model(bound, opset, functions)
+        named = {name: values[keys[0]] for name, keys in weights_of(model).items()}
+        settle_weights(model)
+        save_with(model, named, target)
 
 
 def bind_onnx(path: str | os.PathLike[str], weights: Mapping[str, Tensor] | str | os.PathLike[str]) -> None:

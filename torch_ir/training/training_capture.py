@@ -15,6 +15,7 @@ from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.training_parts import EXTENSION, OPTIMIZER, training_facts
 from torch_ir.ir.json.json_text import uncollected
+from torch_ir.ops.neutral_state import neutral
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.training.optimizer_binding import OptimizerBinding
 from torch_ir.training.python_draws import captured_without_draws
@@ -85,6 +86,7 @@ def _check(
         raise ExportError(f"no parameter of {type(model).__name__} requires a gradient")
 
 
+@neutral
 def optimizer_state(ir: IR) -> dict[str, Tensor]:
     """Return the state of the optimiser before the first step, by the keys of the graph."""
     require_graph(ir, "optimizer_state")

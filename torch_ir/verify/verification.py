@@ -13,6 +13,7 @@ from torch import nn
 from torch_ir.errors import ExecutionError, GuardError, TorchIRError, first_line
 from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
+from torch_ir.ops.neutral_state import neutral_steps
 from torch_ir.ops.prepare_run import check_operators
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.executor import IRExecutor, Outcome, flatten_call
@@ -207,7 +208,7 @@ class _Sides:
     def on_drawn(self, report: VerificationReport, call: Call) -> VerificationReport:
         """Return the report if further inputs show no difference, else that of the first that do."""
         excluded: dict[str, list[int]] = {}  # line of a guard -> its notes
-        for probe in probes(self.executor.ir, self.model, call):
+        for probe in neutral_steps(probes(self.executor.ir, self.model, call)):
             try:
                 reference = self._run_model(probe.call, probe.weights)
             except Exception as error:  # derived inputs may be outside the model's domain

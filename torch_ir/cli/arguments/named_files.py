@@ -16,6 +16,7 @@ _OF_OTHERS = (
     ".bin", ".dot", ".gguf", ".html", ".md", ".mlir", ".mmd", ".onnx", ".pdf", ".png", ".pt", ".pt2", ".pth", ".py",
     ".safetensors", ".svg",
 )  # fmt: skip
+_GRAPHS = (".json", ".json.gz", ".pb", ".binpb", ".ir")
 _IN_PLACE = ("optimize", "convert")  # may overwrite the graph they read
 
 
@@ -27,9 +28,13 @@ def refuse_missing(arguments: argparse.Namespace) -> None:
 
 
 def refuse_other_formats(arguments: argparse.Namespace) -> None:
-    """Raise CommandError if a command that writes a graph is told to write it to a file of another format."""
+    """Raise CommandError if a command that writes a graph or a page is told to write a file of another format."""
     output = getattr(arguments, "output", None)
-    if arguments.verb in _WRITE_GRAPHS and isinstance(output, str) and output.lower().endswith(_OF_OTHERS):
+    if not isinstance(output, str):
+        return
+    if arguments.verb == "explore" and output.lower().endswith(_GRAPHS):
+        raise CommandError(f"{output} is the name of a graph file; explore writes a page, such as model.html")
+    if arguments.verb in _WRITE_GRAPHS and output.lower().endswith(_OF_OTHERS):
         raise CommandError(
             f"{output} is not a graph file; {arguments.verb} writes .json, .json.gz, .pb or .ir, "
             "and `torch-ir convert`, `draw` or `explore` other formats"

@@ -41,6 +41,8 @@ def load_factory(text: str) -> Any:
         raise CommandError(
             f"{text!r} does not name a model; write package.module:Class or file.py:Class{_names_in(Path(text))}"
         )
+    if name.endswith(")"):
+        raise CommandError(f"{text!r} is a call; write its arguments as settings: {text.partition('(')[0]}?name=value")
     module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
     found: Any = module
     for part in name.split("."):

@@ -27,6 +27,7 @@ _OPENINGS = {
     b"ML\xefR": "MLIR bytecode",
 }
 _MESSAGE = b"\x0a%c%s" % (len(FORMAT), FORMAT.encode())  # start of a graph in protobuf: field 1, the format
+_ONNX = b"\x08"  # field 1 of its protobuf message, a number
 _HEAD = 4096  # bytes read to detect the type
 _HEADER_LENGTH = 8  # bytes of the length field at the start of a safetensors file
 _OTHERS = {  # by their keys
@@ -71,6 +72,8 @@ def _what_else(path: str | os.PathLike[str], limits: Limits, is_json: bool) -> s
         return "is a gzip archive, not a torch-ir graph"
     if not head:
         return "is empty"
+    if os.fspath(path).lower().endswith(".onnx") and head.startswith(_ONNX):
+        return "is an ONNX file, which torch_ir writes but does not read"
     if kind := next((kind for opening, kind in _OPENINGS.items() if head.startswith(opening)), ""):
         return f"is {kind}, not a torch-ir graph"
     if head[_HEADER_LENGTH:].startswith(b'{"') and b"\0" in head[:_HEADER_LENGTH]:

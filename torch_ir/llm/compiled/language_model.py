@@ -21,6 +21,7 @@ from torch_ir.llm.compiled.requests import Request, Sizes, checked
 from torch_ir.llm.compiled.token_choice import SETTINGS, choice_graph
 from torch_ir.llm.generation import blank
 from torch_ir.llm.in_place import cache_in_place
+from torch_ir.ops.neutral_state import neutral, neutral_steps
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.run.executor import IRExecutor
 from torch_ir.run.stored import Weight
@@ -31,6 +32,7 @@ _BACKENDS = ("inductor", "torch")  # those that update inputs in place
 _BATCH = "batch"
 
 
+@neutral
 def compile(
     ir: IR,
     weights: WeightSource,
@@ -109,6 +111,7 @@ class CompiledLLM:
         )
         self._step(False)
 
+    @neutral
     def generate(
         self,
         input_ids: Tensor,
@@ -151,7 +154,7 @@ class CompiledLLM:
     ) -> Iterator[Tensor]:
         """Yield the tokens of `generate` one by one, as int64[batch] on the host."""
         options = (do_sample, temperature, top_k, top_p, seed, eos_token_id, pad_token_id)
-        return self._stream(checked(self.sizes, input_ids, max_new_tokens, *options))
+        return neutral_steps(self._stream(checked(self.sizes, input_ids, max_new_tokens, *options)))
 
     def _stream(self, request: Request) -> Iterator[Tensor]:
         step = self._begin(request)

@@ -21,6 +21,7 @@ from torch_ir.llm.forms.growing_cache import growing
 from torch_ir.llm.forms.recognise_attention import cache_attention, token_sizes
 from torch_ir.llm.forms.step_writer import StepWriter
 from torch_ir.llm.forms.storage import STORAGES
+from torch_ir.ops.neutral_state import neutral
 from torch_ir.ops.schema import name_arguments
 from torch_ir.ops.torch_types import TORCH_DTYPES
 
@@ -28,6 +29,7 @@ LAYOUTS = ("slots", "paged")
 _FAR = 1 << 19  # a limit of positions above this is none
 
 
+@neutral
 def to_cache_form(
     ir: IR,
     layout: str = "slots",
@@ -76,6 +78,7 @@ def is_form(ir: IR) -> bool:
     return any(tensor.name == POSITION for tensor in ir.graph_inputs) and bool(keyword_inputs(ir, "cache"))
 
 
+@neutral
 def empty_cache(ir: IR, **sizes: int) -> dict[str, torch.Tensor]:
     """Return an empty cache for a graph of `to_cache_form`: `empty_cache(ir, batch=2, slots=64)`."""
     if not is_form(ir):

@@ -203,7 +203,9 @@ class _Source:
 
     def _constant(self, data: TensorData) -> str:
         if _is_small(data):
-            return f"torch.tensor({literal(to_tensor(data).tolist())}, dtype={literal(Dtype(data.dtype))})"
+            return (
+                f"torch.tensor({literal(to_tensor(data).tolist())}, dtype={literal(Dtype(data.dtype))}, device='cpu')"
+            )
         if self.side is None:
             raw = f'base64.b64decode("{base64.b64encode(data.raw).decode()}")'
         else:

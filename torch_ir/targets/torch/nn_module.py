@@ -34,6 +34,7 @@ class ATenModule(nn.Module):
         tree: Branch,
         ties: Sequence[tuple[str, ...]],
         prologue: fx.GraphModule | None,
+        early: Sequence[int],
         ready: int,
         program: fx.GraphModule,
     ) -> None:
@@ -42,16 +43,25 @@ class ATenModule(nn.Module):
         self._ties = tuple(ties)  # the keys of each weight
         self._paths = [tuple(keys[0].split(".")) for keys in self._ties]
         self._prologue = prologue
+        self._early = early  # the weights that the prologue reads
         self._program = program
         self._ready = [_READY.format(index) for index in range(ready)]
         self.register_load_state_dict_post_hook(_settle)  # type: ignore[no-untyped-call]  # torch does not annotate it
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         values = values_of_call(self._tree, args, kwargs)
-        return self._program(*values, *self._weights(), *(getattr(self, name) for name in self._ready))
+        weights = self._weights()
+        return self._program(*values, *weights, *self._computed(weights))
 
     def _weights(self) -> list[Tensor]:
         return [_found(self, path) for path in self._paths]
+
+    def _computed(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the results of the prologue; those of weights that are trained are computed again in every call."""
+        if self._prologue is not None and any(weights[index].requires_grad for index in self._early):
+            found: Sequence[Tensor] = self._prologue(*weights)
+            return found
+        return [getattr(self, name) for name in self._ready]
 
     def settle(self) -> None:
         """Tie weights with several keys, and compute the prologue."""
@@ -74,10 +84,12 @@ def build(ir: IR, weights: Mapping[str, Tensor] | None) -> nn.Module:
     ir = with_calls_inline(ir)
     once, every = ([], ir.nodes) if weights is None else split_prologue(ir)
     ready = crossing(once, every, ir)
+    read = set(once)
     module: ATenModule = _class_of(ir)(
         ir.input_tree,
         [_param(tensor).keys for tensor in ir.params],
         write_program(ir, once, ir.params, ready) if ready else None,
+        [index for index, tensor in enumerate(ir.params) if not read.isdisjoint(tensor.consumers)],
         len(ready),
         write_program(ir, every, [*ir.graph_inputs, *ir.params, *ready]),
     )
