@@ -90,7 +90,7 @@ RANKS = ("0", "-1", "x", "", "2=3", "1.5", "٢", "9999999999")
         (["--mesh", "tp=2", "--mesh", "dp=2"], "--mesh takes one axis, not 2: tp=2, dp=2"),
         (["--mesh", "a b=2", "--place-input", "input=shard(0)"], "invalid name 'a b' of a mesh axis"),
         ([], "--mesh is missing; write it as --mesh tp=8"),
-        (["--mesh", "tp=3", "--plan", "plan.json"], "0.weight: dimension 0 of 'p_0_weight'"),
+        (["--mesh", "tp=2", "--place-input", "input=shard(0)"], "input 'input': dimension 0 of 'input', [3, 8]"),
         (["--mesh", "tp=2", "--plan", "list.json"], "list.json is not a plan"),
         (["--mesh", "tp=2", "--plan", "none.json"], "none.json"),
         (["--mesh", "tp=2", "--plan", "hf:bert"], "BertConfig has no plan for tensor parallelism"),

@@ -98,15 +98,17 @@ def test_blocks_of_half_precision_are_merged_in_float32() -> None:
     assert {tensor.dtype for node in sharded.nodes for tensor in node.outputs if "exp" in node.name} == {"float32"}
 
 
-def test_a_ring_keeps_one_block_of_keys_and_values() -> None:
-    """With few queries, the memory of gathered keys and values counts: a ring needs less."""
+def test_a_ring_keeps_three_blocks_of_keys_and_values() -> None:
+    """Its own as it is sent, the one that is computed, and the next one; gathering keeps those of all 8 ranks."""
     values = [torch.randn(1, 1, size, 64) for size in (8, 1024, 1024)]
     ir = extract_ir(Attention(), tuple(values), strict=False)
     peaks = {}
     for name, style in {"gathered": {}, "ring": {"": "ring"}}.items():
         sharded = shard(ir, style, {"cp": 8}, inputs={"*": "shard(2)"}, outputs={"*": "shard(2)"})
         peaks[name] = int(liveness(sharded).peak)
-    assert peaks["ring"] < peaks["gathered"] / 3
+    block = 2 * 1024 // 8 * 64 * 4
+    assert peaks["ring"] < 3.1 * block
+    assert peaks["gathered"] >= 8 * block
 
 
 def test_shard_save_load_optimise(tmp_path: Any) -> None:
