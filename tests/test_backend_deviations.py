@@ -97,6 +97,14 @@ def test_onnxruntime_refuses_float64_with_constants_that_it_rounds_to_32_bits() 
     torch.testing.assert_close(exact(x), x * 0.5 + x, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("function", [lambda x: x > 127, lambda x: x.abs(), lambda x: x.sort()[0], torch.msort])
+def test_iree_refuses_bytes_where_it_takes_them_as_signed(function: Any) -> None:
+    """There, 200 is less than 127."""
+    for dtype, count in ((torch.uint8, 1), (torch.int32, 0)):
+        found = refused_nodes(graph(function, torch.ones(6, dtype=dtype)), "iree")
+        assert [reason for _, reason in found] == ["takes uint8 as signed"] * count
+
+
 def test_auto_skips_a_back_end_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "_BACKENDS", {"torch": table.find_backend("torch")})
     register_backend("wrong", "never asked")(lambda ir, weights: pytest.fail("it was prepared"))
