@@ -42,6 +42,7 @@ from torch_ir.ir.regroup.functions import check_size_inline
 
 GROUPINGS = ("module", "op", "node")
 _SIZE_CHECK = "aten._assert_scalar.default"
+_MOST_TIMED = 50_000  # nodes with calls inlined, unless the file has more than a tenth of that
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,7 @@ def cost_report(
     by_mode: dict[str, RunTime] = {}
     given = ir
     if isinstance(device, Calibration):
+        check_size_inline(ir, _MOST_TIMED)
         given = as_run(ir, EXECUTOR)
         ir, device = as_run(given, mode), device_for(ir, device, mode)
     assumed = data_sizes(sized(ir, sizes or {}), sizes or {})
