@@ -14,10 +14,12 @@ from tests.adversarial import sweep
 from tests.adversarial.measuring import Ended, Growth
 from tests.adversarial.shapes import SHAPES
 from tests.adversarial.verbs import ALL
+from tests.damage.planning_files import DEVICE
 from tests.graphs import mlp, tensor
 from torch_ir import IR, Limits, OpNode, SerializationError, TensorMeta, load_ir, optimize, validate_ir
 from torch_ir.analysis import cost_report, liveness
 from torch_ir.analysis.cost_model.delta import cost_delta
+from torch_ir.analysis.devices.device_file import device_of
 from torch_ir.analysis.memory.aliasing import home_of, is_held_by_caller, memory_of, moves_results
 from torch_ir.errors import ExpressionError, GraphError
 from torch_ir.ir import Origin
@@ -225,6 +227,14 @@ def test_costs_of_calls_that_double_at_each_level_are_refused() -> None:
     for report in (cost_report, lambda graph: cost_delta(graph, graph)):
         with pytest.raises(GraphError, match=r"would have \d{7} nodes, more than 100000"):
             report(ir)
+
+
+def test_times_on_a_device_are_of_fewer_inlined_nodes() -> None:
+    """A file of 900 nodes has 90,000 once inline, each of which is timed in three modes."""
+    ir = SHAPES["wide tower"](600)
+    with pytest.raises(GraphError, match=r"would have \d+ nodes, more than 50000"):
+        cost_report(ir, device=device_of(DEVICE))
+    assert cost_report(SHAPES["wide tower"](12), device=device_of(DEVICE)).run_times
 
 
 def test_operators_inside_calls_are_counted_once_for_each_function() -> None:

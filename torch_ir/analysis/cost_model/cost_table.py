@@ -29,8 +29,8 @@ from torch_ir.analysis.cost_model.table_rows import (
 )
 from torch_ir.analysis.cost_model.times import Clock
 from torch_ir.analysis.cost_model.traffic import bytes_of
-from torch_ir.analysis.devices.calibration import EXECUTOR, MODES, Calibration
-from torch_ir.analysis.devices.run_modes import RunTime, as_run, check_mode, device_for, part_of_run, run_time
+from torch_ir.analysis.devices.calibration import EXECUTOR, Calibration
+from torch_ir.analysis.devices.run_modes import RunTime, as_run, check_mode, device_for, part_of_run, run_times
 from torch_ir.analysis.memory.kv_cache_report import KvCache, kv_cache
 from torch_ir.analysis.memory.live_tensors import Liveness, liveness
 from torch_ir.analysis.shapes.size_polynomials import total
@@ -42,6 +42,7 @@ from torch_ir.ir.regroup.functions import check_size_inline
 
 GROUPINGS = ("module", "op", "node")
 _SIZE_CHECK = "aten._assert_scalar.default"
+_MOST_TIMED = 50_000  # nodes with calls inlined, unless the file has more than a tenth of that
 
 
 @dataclass(frozen=True)
@@ -151,18 +152,20 @@ def cost_report(
     check_mode(mode)
     check_size_inline(ir)
     check_sizes(ir, sizes or {})
-    run_times: dict[str, RunTime] = {}
+    by_mode: dict[str, RunTime] = {}
     given = ir
     if isinstance(device, Calibration):
-        ir, device = as_run(ir, mode), device_for(ir, device, mode)
+        check_size_inline(ir, _MOST_TIMED)
+        given = as_run(ir, EXECUTOR)
+        ir, device = as_run(given, mode), device_for(ir, device, mode)
     assumed = data_sizes(sized(ir, sizes or {}), sizes or {})
     if assumed:
         ir = _without_size_checks(ir)
     chosen = {**{name: size.expected for name, size in assumed.items()}, **(sizes or {})}
     costs = cost(ir, chosen)
     if isinstance(device, Calibration):
-        run_times = {each: run_time(given, device, each, chosen) for each in MODES}
-    every = part_of_run(costs, mode) if run_times else costs.per_run
+        by_mode = run_times(given, device, chosen)
+    every = part_of_run(costs, mode) if by_mode else costs.per_run
     carried = weights_behind(ir.params, (row.node for row in costs.once.nodes))
     clock = Clock(device) if device else None
     leaves = list(leaves_of(every, carried, clock))
@@ -194,8 +197,8 @@ def cost_report(
         device,
         assumed,
         *(None if is_certain else row for row in bounds),
-        mode=mode if run_times else "",
-        run_times=run_times,
+        mode=mode if by_mode else "",
+        run_times=by_mode,
     )
 
 

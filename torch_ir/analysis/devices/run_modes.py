@@ -54,8 +54,25 @@ def check_mode(mode: str) -> None:
 
 def run_time(ir: IR, device: Calibration, mode: str, sizes: Mapping[str, int] | None = None) -> RunTime:
     """Return the predicted time of one run in a mode."""
-    graph, chosen = as_run(ir, mode), device_for(ir, device, mode)
-    times = Clock(chosen).graph(part_of_run(cost(graph, sizes), mode))
+    graph = as_run(ir, mode)
+    return _time_of(graph, cost(graph, sizes), device, mode)
+
+
+def run_times(ir: IR, device: Calibration, sizes: Mapping[str, int] | None = None) -> dict[str, RunTime]:
+    """Return the predicted times of one run in each mode; eager and executor run the same nodes."""
+    flat = as_run(ir, EAGER)
+    costs, compiled = cost(flat, sizes), as_run(flat, COMPILED)
+    return {
+        mode: _time_of(compiled, cost(compiled, sizes), device, mode)
+        if mode == COMPILED
+        else _time_of(flat, costs, device, mode)
+        for mode in MODES
+    }
+
+
+def _time_of(graph: IR, costs: Cost, device: Calibration, mode: str) -> RunTime:
+    """Return the time of a graph whose nodes are those that run."""
+    times = Clock(device_for(graph, device, mode)).graph(part_of_run(costs, mode))
     modules = len(module_calls(graph)) * device.overheads.module if mode == EAGER else 0.0
     return RunTime(
         times.computing + times.moving + times.sending,
