@@ -328,10 +328,7 @@ def test_how_attention_is_computed() -> None:
             "hf:bert?hidden_size=10",
             "building hf:bert?hidden_size=10 failed: ValueError: The hidden size (10) is not a multi",
         ),
-        (
-            "net.py:Net(width=6)",
-            "'net.py:Net(width=6)' is a call; write its arguments as settings: net.py:Net?name=value",
-        ),
+        ("net.py:Net(width=6)", "is a call; write its arguments as settings: net.py:Net?name=value"),
         ("folder", "folder: "),
         ("folder/config.json?n_layers=1", "folder/config.json?n_layers=1: "),
     ],
