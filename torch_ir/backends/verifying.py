@@ -108,7 +108,7 @@ def _probes(ir: IR, points: int, ties: bool) -> Iterator[tuple[str, list[Any]]]:
     chosen = sorted(points_of(ir), key=lambda point: sum(point.values()))[:points] or [{}]
     for seed, point in enumerate(chosen):
         at = " at " + ", ".join(f"{name}={size}" for name, size in point.items()) if point else ""
-        drawn = [value.to(ir.device) for value in drawn_inputs(ir, point, seed)]
+        drawn = [v.to(ir.device) if isinstance(v, Tensor) else v for v in drawn_inputs(ir, point, seed)]
         yield f"random inputs{at}", drawn
         if ties:
             yield f"rounded inputs{at}", [_rounded(value) for value in drawn]

@@ -59,11 +59,17 @@ def like(ir: IR, inputs: Sequence[torch.Tensor]) -> list[Any]:
 
 
 def drawn_inputs(ir: IR, sizes: Mapping[str, int], seed: int = 0) -> list[Any]:
-    """Return random inputs for a graph; integers are small, as they may be indices."""
+    """Return random inputs for a graph; integers are small, as they may be indices, and numbers are the given sizes."""
     generator = torch.Generator().manual_seed(seed)
     tables = [node["weight"] for node in ir.all_nodes() if node.op_type.startswith("aten.embedding")]
     largest = min([_LARGEST_INDEX, *(int(evaluate(table.shape[0], sizes)) for table in tables)])
-    return [_drawn(tensor, sizes, largest, generator) for tensor in ir.graph_inputs]
+    numbers = {
+        symbol.tensor: sizes[name] for name, symbol in ir.symbols.items() if symbol.dim is None and name in sizes
+    }
+    return [
+        numbers[tensor] if tensor in numbers else _drawn(tensor, sizes, largest, generator)
+        for tensor in ir.graph_inputs
+    ]
 
 
 def smallest(ir: IR) -> Mapping[str, int]:
