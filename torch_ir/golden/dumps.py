@@ -50,10 +50,10 @@ def _files_below(folder: Path) -> list[Path]:
         try:
             with os.scandir(left.pop()) as entries:
                 for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
+                    if entry.name.endswith(_KINDS):
+                        found.append(Path(entry.path))  # of whatever kind: those that are no files are refused
+                    elif entry.is_dir(follow_symlinks=False):
                         left.append(entry.path)
-                    elif entry.name.endswith(_KINDS):
-                        found.append(Path(entry.path))
         except OSError as error:
             raise SerializationError(f"cannot read {folder}: {error.strerror}") from None
     return sorted(found)
