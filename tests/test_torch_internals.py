@@ -24,6 +24,7 @@ ALLOWED = {
     ("cli/models/config.py", "_model_mapping"): "of transformers",
     ("llm/extraction.py", "_model_mapping"): "of transformers",
     ("llm/checkpoint_layout.py", "_weight_conversions"): "of transformers",
+    ("llm/torchao_weights.py", "_type"): "a key in configurations of torchao",
     ("sharding/sharding_plan.py", "_tp_plan"): "of transformers",
     ("ops/forbidden.py", "_version"): "the name of an operator",
 }

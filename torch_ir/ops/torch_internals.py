@@ -112,7 +112,7 @@ LATE = {
     "make_constraints": (_NON_STRICT, "make_constraints"),  # ranges of symbols; 2.9 to 2.15
     "make_fake_inputs": (_NON_STRICT, "make_fake_inputs"),  # with symbolic sizes; 2.9 to 2.15
     "solve_constraints": (_NON_STRICT, "produce_guards_and_solve_constraints"),  # do sizes vary? 2.9 to 2.15
-    "has_recording_mode": ("torch.utils._python_dispatch", "any_torch_dispatch_mode_on_stack"),  # 2.13
+    "has_recording_mode": ("torch.utils._python_dispatch", "any_torch_dispatch_mode_on_stack"),  # 2.11 to 2.13
     "inductor_compile": ("torch._inductor", "compile"),  # a graph module -> code; 2.9 to 2.15
     "onnx_core": ("torch.onnx._internal.exporter._core", ""),  # the module, with `export`; 2.9 to 2.15
     "onnx_fx_passes": ("torch.onnx._internal.exporter._fx_passes", ""),  # the module; 2.9 to 2.15
@@ -227,7 +227,7 @@ SYMBOLIC_MATH: dict[str, Callable[..., Any]] = {
 # -- functions that capture intercepts: owner and name ---------------------------------------------------------------
 
 SET_GRAD_ENABLED = (torch._C, "_set_grad_enabled")  # every change of the gradient mode; 2.9 to 2.15
-CONTROL_FLOW = (higher_order_utils, "_hop_compile_and_call")  # how `cond` and `while_loop` run in eager; 2.13
+CONTROL_FLOW = (higher_order_utils, "_hop_compile_and_call")  # how `cond` and `while_loop` run in eager; not in 2.11, in 2.13
 LAST_EXPORT = (proxy_tensor, "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT")  # tensors of the last trace; 2.9 to 2.15
 # where a transform of torch.func begins; 2.9 to 2.15
 TRANSFORMS = {
