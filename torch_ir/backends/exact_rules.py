@@ -44,24 +44,16 @@ def attention(
 
 
 def ungrouped_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    query: Tensor, key: Tensor, value: Tensor, *given: Any, enable_gqa: bool = False, **options: Any
 ) -> Any:
     """The same for a runtime that wants as many heads of keys and values as of queries."""
-    if enable_gqa:
-        key, value = (_repeated(each, query.shape[-3] // each.shape[-3]) for each in (key, value))
-    made = attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
-    if made is NotImplemented and enable_gqa:
-        attend = _aten.scaled_dot_product_attention.default
-        return attend(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
-    return made
+    if not enable_gqa:
+        return attention(query, key, value, *given, **options)
+    key, value = (_repeated(each, query.shape[-3] // each.shape[-3]) for each in (key, value))
+    made = attention(query, key, value, *given, **options)
+    if made is not NotImplemented:
+        return made
+    return _aten.scaled_dot_product_attention.default(query, key, value, *given, **options)
 
 
 def _repeated(heads: Tensor, count: int) -> Tensor:
