@@ -5,7 +5,8 @@ python -m benchmarks.calibration [--device cpu|cuda] [--threads N] [--minutes N]
 
 The model of times was developed on the models of the set `tuning`; figures are reported on the set `reported`. Weights
 are random. On a CPU with one thread, times are CPU times, so that other programs count little; otherwise they are wall
-times of a call, on a GPU until its result is there. The fastest of all rounds counts; the ways take turns.
+times of a call, on a GPU until its result is there. The fastest call counts; the ways take turns, and on a GPU the
+models too: other programs slow its host down for seconds at a time.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,8 @@ LEAST = 0.02  # seconds of a turn
 SLOW = 3.0  # seconds of a call of which fewer rounds are measured
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 Inputs = Callable[[], dict[str, Any]]
+Call = Callable[..., Any]
+Key = tuple[str, str, str]  # a model, a dtype and a mode
 
 
 @dataclass(frozen=True)
@@ -137,24 +141,23 @@ def main() -> None:
     options = _options()
     warnings.simplefilter("ignore")
     torch.set_num_threads(options.threads)
-    device = _device(options)
+    dtypes = options.dtypes or ["bfloat16" if options.device == "cuda" else "float32"]
+    device = _device(options, dtypes)
+    chosen = [
+        case
+        for case in CASES
+        if (not options.models or case.name in options.models)
+        and options.set in ("all", "tuning" if case.is_tuning else "reported")
+    ]
+    pairs = [(case, dtype) for case in chosen for dtype in dtypes]
     found: list[dict[str, Any]] = []
-    for case in CASES:
-        if options.models and case.name not in options.models:
-            continue
-        if options.set != "all" and case.is_tuning != (options.set == "tuning"):
-            continue
-        for dtype in options.dtypes or ("bfloat16" if options.device == "cuda" else "float32",):
-            try:
-                rows = list(errors(case, dtype, device, options))
-            except Exception as error:  # a package that is missing, or anything that a compiler raises
-                print(f"{case.name}: {type(error).__name__}: {error}"[:300], flush=True)
-                continue
-            for row in rows:
-                found.append(row)
-                print(json.dumps(row), flush=True)
-            if options.json:
-                Path(options.json).write_text(json.dumps({"device": device.name, "rows": found}, indent=1))
+    for together in [pairs] if options.device == "cuda" else [[pair] for pair in pairs]:
+        prepared = [model for pair in together if (model := _prepared(*pair, options)) is not None]
+        for row in errors(prepared, device, options):
+            found.append(row)
+            print(json.dumps(row), flush=True)
+        if options.json:
+            Path(options.json).write_text(json.dumps({"device": device.name, "rows": found}, indent=1))
     print(f"\n{text_of(found, options.modes)}")
 
 
@@ -175,13 +178,14 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _device(options: argparse.Namespace) -> Calibration:
+def _device(options: argparse.Namespace, dtypes: list[str]) -> Calibration:
     if options.file and Path(options.file).exists():
         return load_device(options.file)
     start = time.monotonic()
     found = calibrate(
         options.device,
         minutes=options.minutes,
+        dtypes=dtypes,
         compiled=lambda ir, weights: compile_graph(ir, weights, verify=False, device=options.device),
     )
     print(f"calibrated {found.name} in {time.monotonic() - start:.0f} s", flush=True)
@@ -190,8 +194,25 @@ def _device(options: argparse.Namespace) -> Calibration:
     return found
 
 
-def errors(case: Case, dtype: str, device: Calibration, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield the measured and the predicted time of a model in each mode."""
+@dataclass(frozen=True)
+class Prepared:
+    """A model in a dtype, ready to run: by mode, a call and the graph that it runs."""
+
+    name: str
+    dtype: str
+    calls: dict[str, Call]
+    graphs: dict[str, torch_ir.IR]
+
+
+def _prepared(case: Case, dtype: str, options: argparse.Namespace) -> Prepared | None:
+    try:
+        return _prepare(case, dtype, options)
+    except Exception as error:  # a package that is missing, or anything that a compiler raises
+        print(f"{case.name}: {type(error).__name__}: {error}"[:300], flush=True)
+        return None
+
+
+def _prepare(case: Case, dtype: str, options: argparse.Namespace) -> Prepared:
     torch.manual_seed(0)
     gc.collect()
     model = case.build().eval().to(DTYPES[dtype])
@@ -199,28 +220,39 @@ def errors(case: Case, dtype: str, device: Calibration, options: argparse.Namesp
     with torch.no_grad():
         ir = torch_ir.extract_ir(model, (), kwargs=inputs, strict=False)
     weights = dict(model.state_dict())
-    ways: dict[str, Callable[[], Any]] = {}
     placed, model = _moved(inputs, DTYPES[dtype], options.device), model.to(options.device)
-    if "eager" in options.modes:
-        ways["eager"] = lambda: model(**placed)
+    made: dict[str, Call] = {"eager": model}
+    graphs = dict.fromkeys(MODES, ir)
     if "executor" in options.modes:
-        executor = torch_ir.IRExecutor(ir, weights, device=options.device)
-        ways["executor"] = lambda: executor(**placed)
-    compiled = compile_graph(ir, weights, verify=False, device=options.device) if "compiled" in options.modes else None
-    if compiled is not None:
-        ways["compiled"] = lambda: compiled(**placed)
+        made["executor"] = torch_ir.IRExecutor(ir, weights, device=options.device)
+    if "compiled" in options.modes:
+        compiled = compile_graph(ir, weights, verify=False, device=options.device)
+        made["compiled"], graphs["compiled"] = compiled, compiled.graph
+    calls = {mode: partial(made[mode], **placed) for mode in options.modes}
     with torch.no_grad():
-        measured = _fastest(ways, options)
-    for mode, seconds in measured.items():
-        predicted = run_time(ir if compiled is None or mode != "compiled" else compiled.graph, device, mode)
-        yield {
-            "model": case.name,
-            "dtype": dtype,
-            "mode": mode,
-            "measured": seconds,
-            "predicted": predicted.seconds,
-            "error": predicted.seconds / seconds - 1,
-        }
+        for call in calls.values():
+            call()
+    return Prepared(case.name, dtype, calls, graphs)
+
+
+def errors(models: list[Prepared], device: Calibration, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the measured and the predicted time of each model in each mode."""
+    with torch.no_grad():
+        measured = _fastest(
+            {(model.name, model.dtype, mode): call for model in models for mode, call in model.calls.items()}, options
+        )
+    for model in models:
+        for mode in model.calls:
+            seconds = measured[model.name, model.dtype, mode]
+            predicted = run_time(model.graphs[mode], device, mode).seconds
+            yield {
+                "model": model.name,
+                "dtype": model.dtype,
+                "mode": mode,
+                "measured": seconds,
+                "predicted": predicted,
+                "error": predicted / seconds - 1,
+            }
 
 
 def _moved(value: Any, dtype: torch.dtype, device: str) -> Any:
@@ -231,29 +263,26 @@ def _moved(value: Any, dtype: torch.dtype, device: str) -> Any:
     return value.to(device, dtype) if value.is_floating_point() else value.to(device)
 
 
-def _fastest(ways: dict[str, Callable[[], Any]], options: argparse.Namespace) -> dict[str, float]:
+def _fastest(ways: dict[Key, Call], options: argparse.Namespace) -> dict[Key, float]:
     is_cpu_time = options.device == "cpu" and options.threads == 1
     clock = time.process_time if is_cpu_time else time.perf_counter
 
-    def timed(call: Callable[[], Any], calls: int) -> float:
+    def timed(call: Call) -> float:
+        start = clock()
+        call()
         if options.device == "cuda":
             torch.cuda.synchronize()
-        start = clock()
-        for _ in range(calls):
-            call()
-            if options.device == "cuda":
-                torch.cuda.synchronize()
-        return (clock() - start) / calls
+        return clock() - start
 
     calls = {}
     for name, call in ways.items():
         call(), call()
-        calls[name] = max(1, round(LEAST / max(timed(call, 1), 1e-6)))
-    taken: dict[str, list[float]] = {name: [] for name in ways}
+        calls[name] = max(1, round(LEAST / max(timed(call), 1e-6)))
+    taken: dict[Key, list[float]] = {name: [] for name in ways}
     for _ in range(options.rounds):
         for name, call in ways.items():
             if not taken[name] or min(taken[name]) < SLOW:
-                taken[name].append(timed(call, calls[name]))
+                taken[name] += [timed(call) for _ in range(calls[name])]
     return {name: min(each) for name, each in taken.items()}
 
 

@@ -157,6 +157,24 @@ def test_a_family_without_a_grid_takes_what_the_roofline_says() -> None:
     assert run_time(ir, device(), "executor").kernels == pytest.approx(flops / 1e9, rel=0.1)
 
 
+class Attending(nn.Module):
+    """Attention with a mask of some shape, expanded to all keys."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask.expand(1, 1, 16, 16))
+
+
+@pytest.mark.parametrize(("keys", "seconds"), [(16, 3e-6), (1, 5e-6)])
+def test_a_mask_with_one_value_for_all_keys_is_a_family(keys: int, seconds: float) -> None:
+    """A GPU has no fused kernel for it; a device that was measured without this family takes that of other masks."""
+    given = (torch.ones(1, 2, 16, 8), torch.ones(1, 1, 16, keys, dtype=torch.bool))
+    graph = torch_ir.extract_ir(Attending().eval(), given, strict=False)
+    started = {"pointwise": 1e-6, "view": 0.0, "masked_attention": 3e-6}
+    with_family = device(dispatch={"float32": {**started, "broadcast_mask_attention": 5e-6}})
+    assert run_time(graph, with_family, "executor").dispatch == pytest.approx(seconds)
+    assert run_time(graph, device(dispatch={"float32": started}), "executor").dispatch == pytest.approx(3e-6)
+
+
 def test_overheads_of_modes(graph: torch_ir.IR) -> None:
     """Eager code calls modules, here the model and its layer; there, and in the executor, each node has a cost."""
     nodes = {"eager_node": 1e-4, "executor_node": 1e-2}
@@ -314,7 +332,7 @@ def test_a_calibration_in_a_second(folder: Path, capsys: pytest.CaptureFixture[s
     assert "-> " in capsys.readouterr().out
     found = find_device("this")
     assert isinstance(found, Calibration)
-    assert {key.family for key in found.grids} == set(AXES) - {"view"}
+    assert {key.family for key in found.grids} == set(AXES) - {"view", "broadcast_mask_attention"}
     assert found.threads == 1
     for mode in ("eager", "executor", "compiled"):
         assert 0 < run_time(torch_ir.IR.load("net.json"), found, mode).seconds < 10

@@ -47,6 +47,7 @@ def axes_of(family: str, kind: str) -> Axes:
         "depthwise": (places, outputs, (9.0, 49.0)),
         "attention": attention,
         "masked_attention": attention,
+        "broadcast_mask_attention": (heads[:2], (1.0, *lengths[:3]), lengths[:3], (64.0, 128.0)),
     }
     return grids.get(family.removeprefix(IN_COMPILED), (_powers(4096, 1 << (31 if is_gpu else 28), 4),))
 
@@ -54,9 +55,9 @@ def axes_of(family: str, kind: str) -> Axes:
 def keys_of(kind: str, dtypes: tuple[str, ...]) -> list[GridKey]:
     """Return the grids of a device; weights of matrix products are read from memory in one, from the cache in another.
 
-    A GPU multiplies matrices in any layout.
+    A GPU multiplies matrices in any layout, and a CPU has one kernel for all masks.
     """
-    left_out = (VIEW, "compiled_matmul") if kind == CUDA else (VIEW,)
+    left_out = (VIEW, "compiled_matmul" if kind == CUDA else "broadcast_mask_attention")
     return [
         GridKey(family, dtype, weights)
         for family in AXES

@@ -23,7 +23,7 @@ from torch_ir.analysis.devices.calibration import CPU, CUDA, KINDS, WARM, Calibr
 from torch_ir.analysis.devices.operator_families import AXES, BY_BYTES, POINTWISE, VIEW
 from torch_ir.analysis.devices.time_grid import Index, fitted
 from torch_ir.calibration.grid_sizes import axes_of, keys_of, rounds_of, sizes_at
-from torch_ir.calibration.measure_overheads import Compile, measure_overheads
+from torch_ir.calibration.measure_overheads import Compile, WholeRuns
 from torch_ir.calibration.operator_cases import CASES, Bench, Call
 from torch_ir.calibration.timers import CpuTimer, CudaTimer, Timer
 from torch_ir.errors import DeviceError, did_you_mean
@@ -36,7 +36,11 @@ _UNSUPPORTED = (RuntimeError, AttributeError)  # what torch raises for an operat
 _LEAST_SHARE = 0.02  # of a measured time that is not dispatch
 _LEAST_POOL, _MOST_POOL = 1 << 26, 1 << 29  # bytes
 _TINY = 8.0
-_DISPATCH_ROUNDS = 5
+_USUAL = {
+    "rows": 128.0, "columns": 768.0, "depth": 768.0, "batch": 12.0, "places": 784.0, "inputs": 64.0, "outputs": 64.0,
+    "channels": 64.0, "kernel": 9.0, "heads": 12.0, "queries": 128.0, "keys": 128.0, "width": 64.0, "bytes": 4e5,
+}  # fmt: skip
+_HOST_TURNS = 10  # how often the host is measured while the points are; other programs slow it down for seconds
 
 
 class Measurement(NamedTuple):
@@ -62,41 +66,56 @@ def calibrate(
     """
     place, chosen = _checked(device, minutes, dtypes)
     timer: Timer = CudaTimer() if place.type == CUDA else CpuTimer()
-    deadline = time.monotonic() + 60 * minutes
     keys = keys_of(place.type, chosen)
     measured: dict[GridKey, dict[Index, float]] = {key: {} for key in keys}
     families = [VIEW, *dict.fromkeys(key.family for key in keys)]
     cache = cache_bytes(place)
     pools = {dtype: _pool(place, dtype, cache) for dtype in chosen}
+    benches = {dtype: Bench(place, pool.dtype, pool, is_cold=False) for dtype, pool in pools.items()}
+    dispatch: dict[str, dict[str, float]] = {dtype: {} for dtype in chosen}
     with torch.no_grad():
-        dispatch = {
-            dtype: _dispatch(timer, families, Bench(place, pool.dtype, pool, False)) for dtype, pool in pools.items()
-        }
+        _measure_dispatch(timer, families, benches, dispatch)
+        progress("preparing whole runs", 0, 1)
+        runs = WholeRuns(place, pools[chosen[-1]].dtype, compiled)
+        deadline = time.monotonic() + 60 * minutes
         keys = [key for key in keys if key.family in dispatch[key.dtype]]
         points = _points(place.type, keys)
+        host_turns = {len(points) * turn // _HOST_TURNS for turn in range(1, 2 * _HOST_TURNS)}
         for number, (key, index) in enumerate(chain(points, points)):  # again if time is left: the least counts
             if time.monotonic() > deadline and measured[key]:
                 continue
             progress(f"measuring {key.family} in {key.dtype}", number, 2 * len(points))
+            if number in host_turns:
+                _measure_dispatch(timer, families, benches, dispatch)
+                runs.measure()
             bench = Bench(place, pools[key.dtype].dtype, pools[key.dtype], key.weights != WARM)
             with _if_supported():
                 seconds = timer.kernel(CASES[key.family](bench, sizes_at(key.family, place.type, index)))
-                started = dispatch[key.dtype][key.family] if place.type == CPU else 0.0
-                kernel = max(seconds - started, _LEAST_SHARE * seconds)
-                measured[key][index] = min(kernel, measured[key].get(index, kernel))
-        grids = {key: fitted(axes_of(key.family, place.type), found) for key, found in measured.items() if found}
+                measured[key][index] = min(seconds, measured[key].get(index, seconds))
+        progress("measuring whole runs", 1, 1)
+        _measure_dispatch(timer, families, benches, dispatch)
+        runs.measure()
+        kernels = {
+            key: _kernels(found, place, dispatch[key.dtype][key.family]) for key, found in measured.items() if found
+        }
         found = Calibration(
-            *_best(place.type, measured),
+            *_best(place.type, kernels),
             name=device_name(place),
             kind=place.type,
             threads=torch.get_num_threads(),
             torch=torch.__version__,
             cache=float(cache),
-            grids=grids,
+            grids={key: fitted(axes_of(key.family, place.type), each) for key, each in kernels.items()},
             dispatch=dispatch,
         )
-        progress("measuring whole runs", 1, 1)
-        return replace(found, overheads=measure_overheads(found, compiled))
+        return replace(found, overheads=runs.overheads(found))
+
+
+def _kernels(measured: Mapping[Index, float], place: torch.device, dispatch: float) -> dict[Index, float]:
+    """Return the times of kernels: on a CPU, what was measured includes the dispatch."""
+    if place.type != CPU:
+        return dict(measured)
+    return {index: max(seconds - dispatch, _LEAST_SHARE * seconds) for index, seconds in measured.items()}
 
 
 def _checked(device: str, minutes: float, dtypes: Sequence[str]) -> tuple[torch.device, tuple[str, ...]]:
@@ -132,18 +151,24 @@ def _pool(place: torch.device, dtype: str, cache: int) -> Tensor:
     return torch.randn(size // kind.itemsize, device=place).to(kind)
 
 
-def _dispatch(timer: Timer, families: list[str], bench: Bench) -> dict[str, float]:
-    """Return the seconds in which a tiny operator of each family starts; without those that this torch lacks."""
-    found: dict[str, float] = {}
-    for family in families * _DISPATCH_ROUNDS:  # spread in time, as other programs slow the host down now and then
-        with _if_supported():
-            seconds = timer.dispatch(_tiny(family, bench))
-            found[family] = min(seconds, found.get(family, seconds))
-    return found
+def _measure_dispatch(
+    timer: Timer, families: list[str], benches: Mapping[str, Bench], least: Mapping[str, dict[str, float]]
+) -> None:
+    """Time how an operator of each family starts, by dtype; families that this torch lacks are left out."""
+    for dtype, bench in benches.items():
+        for family in families:
+            with _if_supported():
+                seconds = timer.dispatch(_started(family, bench))
+                least[dtype][family] = min(seconds, least[dtype].get(family, seconds))
 
 
-def _tiny(family: str, bench: Bench) -> list[Call]:
-    """Return a call of little work of a family."""
+def _started(family: str, bench: Bench) -> list[Call]:
+    """Return calls of a family whose start is timed: on a CPU of little work, as the kernel is part of the time.
+
+    On a GPU of usual sizes, as the number of kernels and their choice depend on them.
+    """
+    if bench.device.type == CUDA:
+        return CASES[family](bench, [_USUAL[axis] for axis in AXES[family]])
     if family in BY_BYTES:
         return CASES[family](bench, [1.0])
     sizes = [_TINY] * len(AXES[family])
@@ -154,11 +179,17 @@ def _tiny(family: str, bench: Bench) -> list[Call]:
 
 @contextmanager
 def _if_supported() -> Iterator[None]:
-    """Skip an operator that this torch lacks; an error of a kernel ends the calibration, as no later call would run."""
+    """Skip an operator that this torch lacks, or that a GPU cannot start at these sizes.
+
+    After other errors of a kernel no later call runs, so they end the calibration.
+    """
     try:
         yield
     except torch.AcceleratorError as error:
-        raise DeviceError(f"the GPU stopped with an error: {str(error).partition(chr(10))[0]}") from error
+        try:
+            torch.ones(1, device=CUDA).item()
+        except torch.AcceleratorError:
+            raise DeviceError(f"the GPU stopped with an error: {str(error).partition(chr(10))[0]}") from error
     except _UNSUPPORTED:
         pass
 

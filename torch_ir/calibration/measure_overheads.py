@@ -9,8 +9,9 @@ compiled_node   the same for compiled code, by kernel
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -29,31 +30,58 @@ from torch_ir.run import IRExecutor
 Call = Callable[..., Any]
 Compile = Callable[[IR, Mapping[str, Tensor]], Call]
 _CALLS = 5
-_TURNS = 30
+_TURNS = 8
 _CHAIN = 100
 
 
-def measure_overheads(device: Calibration, compiled: Compile | None) -> Overheads:
-    """Return the overheads of a device whose operators are measured; `compiled` compiles a graph with weights.
+class WholeRuns:
+    """Times of whole runs: of one node, of empty modules, and of the reference models in every mode.
 
-    Without a compiler, those of compiled code are those of the executor.
+    Other programs slow a host down for seconds at a time: `measure` is called now and then, and the least time counts.
     """
-    place = torch.device(device.kind)
-    x, one = torch.zeros(16, device=place), _one_node(device.kind)
-    relu = _seconds(lambda: torch.relu(x), place, is_waiting=False)
-    started = {EAGER: _seconds(lambda: torch.relu(x), place) - relu}
-    started[EXECUTOR] = _seconds(_bound(IRExecutor(one, {}), x), place) - relu
-    if compiled is not None:
-        with suppress(Exception):  # no C++ compiler, or anything that one raises
-            started[COMPILED] = _seconds(_bound(compiled(one, {}), x), place)
-    base = replace(
-        device, overheads=Overheads(**{f"{mode}_run": max(0.0, round(each, 9)) for mode, each in started.items()})
-    )
-    samples: dict[str, list[Sample]] = {mode: [] for mode in started}
-    for model, given in reference_models():
-        for mode, sample in _samples(model, given, base, compiled if COMPILED in started else None):
-            samples[mode].append(sample)
-    return overheads_of(base.overheads, _module_call(place), samples)
+
+    def __init__(self, place: torch.device, dtype: torch.dtype, compiled: Compile | None) -> None:
+        """Prepare the runs; `compiled` compiles a graph with weights, and without it compiled code is not measured."""
+        self._place = place
+        x, one = torch.zeros(16, device=place), _one_node(place.type)
+        chain = nn.Sequential(*(nn.Identity() for _ in range(_CHAIN)))
+        self._started = {EAGER: _bound(torch.relu, x), EXECUTOR: _bound(IRExecutor(one, {}), x)}
+        if compiled is not None:
+            with suppress(Exception):  # no C++ compiler, or anything that one raises
+                self._started[COMPILED] = _bound(compiled(one, {}), x)
+        self._modules = _bound(chain, x)
+        self._models = [
+            _model_runs(model.to(dtype), _cast(given, dtype), place, compiled if COMPILED in self._started else None)
+            for model, given in reference_models()
+        ]
+        self._seconds: dict[Call, float] = {}
+        self._enqueuing = math.inf
+
+    def measure(self) -> None:
+        """Time every run once more."""
+        runs = [
+            self._modules,
+            *self._started.values(),
+            *(call for each in self._models for call in each.calls.values()),
+        ]
+        for call in runs:
+            seconds = _seconds(call, self._place)
+            self._seconds[call] = min(seconds, self._seconds.get(call, seconds))
+        self._enqueuing = min(self._enqueuing, _seconds(self._started[EAGER], self._place, is_waiting=False))
+
+    def overheads(self, device: Calibration) -> Overheads:
+        """Return the overheads of the device whose operators are measured; without a compiler, as in the executor."""
+        # An operator of a graph counts by itself; a compiled graph of one node is all overhead.
+        one = {mode: 0.0 if mode == COMPILED else self._enqueuing for mode in self._started}
+        started = {
+            f"{mode}_run": max(0.0, round(self._seconds[call] - one[mode], 9)) for mode, call in self._started.items()
+        }
+        base = replace(device, overheads=Overheads(**started))
+        samples: dict[str, list[Sample]] = {mode: [] for mode in self._started}
+        for runs in self._models:
+            for mode, call in runs.calls.items():
+                samples[mode].append(_sample(runs.graph, mode, self._seconds[call], base))
+        return overheads_of(base.overheads, self._seconds[self._modules] / _CHAIN, samples)
 
 
 class Sample(NamedTuple):
@@ -78,11 +106,14 @@ def overheads_of(one: Overheads, module: float, samples: Mapping[str, Sequence[S
     return Overheads(**{"module": module, **compiled, **nodes, **runs})
 
 
-def _samples(
-    model: nn.Module, given: Tensor, device: Calibration, compiled: Compile | None
-) -> Iterator[tuple[str, Sample]]:
-    """Yield what a model takes beyond its predicted time, by mode."""
-    place = torch.device(device.kind)
+class ModelRuns(NamedTuple):
+    """A reference model: its graph, and a call of it in every mode."""
+
+    graph: IR
+    calls: dict[str, Callable[[], Any]]
+
+
+def _model_runs(model: nn.Module, given: Tensor, place: torch.device, compiled: Compile | None) -> ModelRuns:
     graph = extract_ir(model, (given,), strict=False)
     given, model = given.to(place), model.to(place)
     weights = model.state_dict()
@@ -90,25 +121,26 @@ def _samples(
     if compiled is not None:
         with suppress(Exception):  # as above
             calls[COMPILED] = _bound(compiled(graph, weights), given)
-    for mode, call in calls.items():
-        run = as_run(graph, mode)
-        beyond = _seconds(call, place) - run_time(graph, device, mode).seconds
-        yield mode, Sample(beyond, len(module_calls(run)), len(part_of_run(cost(run), mode).nodes))
+    return ModelRuns(graph, calls)
+
+
+def _sample(graph: IR, mode: str, seconds: float, device: Calibration) -> Sample:
+    run = as_run(graph, mode)
+    beyond = seconds - run_time(graph, device, mode).seconds
+    return Sample(beyond, len(module_calls(run)), len(part_of_run(cost(run), mode).nodes))
 
 
 def _by_node(samples: Sequence[Sample]) -> float:
     return max(0.0, sum(each.seconds for each in samples)) / sum(each.nodes for each in samples)
 
 
-def _module_call(place: torch.device) -> float:
-    """Return the seconds of a call of a module that does nothing."""
-    chain, x = nn.Sequential(*(nn.Identity() for _ in range(_CHAIN))), torch.zeros(1, device=place)
-    return _seconds(lambda: chain(x), place) / _CHAIN
-
-
 def _one_node(device: str) -> IR:
     x, made = (TensorMeta(name, (16,), "float32") for name in ("x", "relu"))
     return IR([OpNode("relu", "aten.relu.default", [x], [made], args=["self"])], [x], [made], device=device)
+
+
+def _cast(given: Tensor, dtype: torch.dtype) -> Tensor:
+    return given.to(dtype) if given.is_floating_point() else given
 
 
 def _bound(call: Call, given: Tensor) -> Callable[[], Any]:

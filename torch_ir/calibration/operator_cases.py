@@ -146,12 +146,22 @@ def _channels_last(bench: Bench, image: tuple[int, ...], weight: tuple[int, int]
     return _each(lambda w: convolution(x, w, None, *how), packed)
 
 
-def _attention(bench: Bench, sizes: Sizes, is_masked: bool = False) -> list[Call]:
+def _attention(
+    bench: Bench, sizes: Sizes, masked: Callable[[int, int, torch.device], Tensor | None] = lambda *_: None
+) -> list[Call]:
     heads, queries, keys, width = map(int, sizes)
     query, key, value = (bench.tensor(1, heads, length, width) for length in (queries, keys, keys))
-    ones = torch.ones(1, 1, queries, keys, device=bench.device, dtype=torch.bool)
-    mask = ones.tril(max(0, keys - queries)) if is_masked else None
+    mask = masked(queries, keys, bench.device)
     return [lambda: functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)]
+
+
+def _causal(queries: int, keys: int, device: torch.device) -> Tensor:
+    ones = torch.ones(1, 1, queries, keys, device=device, dtype=torch.bool)
+    return ones.tril(max(0, keys - queries))
+
+
+def _broadcast(queries: int, keys: int, device: torch.device) -> Tensor:
+    return torch.ones(1, 1, queries, 1, device=device, dtype=torch.bool).expand(1, 1, queries, keys)
 
 
 def _elements(bench: Bench, sizes: Sizes, tensors: float, multiple: int = 1) -> int:
@@ -171,6 +181,11 @@ def _rows(function: Callable[[Tensor], Any], tensors: float = 2) -> Callable[[Be
         return _each(function, bench.inputs(_elements(bench, sizes, tensors, _COLUMNS) // _COLUMNS, _COLUMNS))
 
     return case
+
+
+def _layer_norm(bench: Bench, sizes: Sizes) -> list[Call]:
+    weight = bench.tensor(_COLUMNS)
+    return _rows(lambda x: torch.layer_norm(x, x.shape[-1:], weight, weight))(bench, sizes)
 
 
 def _images(function: Callable[[Tensor, Tensor], Any], tensors: float) -> Callable[[Bench, Sizes], list[Call]]:
@@ -237,7 +252,8 @@ CASES: dict[str, Callable[[Bench, Sizes], list[Call]]] = {
     "compiled_conv": _compiled_conv,
     "compiled_depthwise": _compiled_depthwise,
     "attention": _attention,
-    "masked_attention": partial(_attention, is_masked=True),
+    "masked_attention": partial(_attention, masked=_causal),
+    "broadcast_mask_attention": partial(_attention, masked=_broadcast),
     "view": _view,
     "pointwise": _pointwise,
     "gelu": _unary(functional.gelu),
@@ -254,10 +270,10 @@ CASES: dict[str, Callable[[Bench, Sizes], list[Call]]] = {
     "fill": _fill,
     "reduce": _rows(lambda x: x.sum(-1), 1),
     "softmax": _rows(lambda x: torch.softmax(x, -1)),
-    "layer_norm": _rows(lambda x: functional.layer_norm(x, x.shape[-1:], x[0], x[0])),
-    "rms_norm": _rows(lambda x: functional.rms_norm(x, x.shape[-1:])),
-    "batch_norm": _images(lambda x, ones: functional.batch_norm(x, ones, ones, ones, ones), 2),
-    "group_norm": _images(lambda x, ones: functional.group_norm(x, 32, ones, ones), 2),
+    "layer_norm": _layer_norm,
+    "rms_norm": _rows(lambda x: torch.rms_norm(x, x.shape[-1:])),
+    "batch_norm": _images(lambda x, ones: torch.batch_norm(x, ones, ones, ones, ones, False, 0.1, 1e-5, True), 2),
+    "group_norm": _images(lambda x, ones: torch.group_norm(x, 32, ones, ones), 2),
     "pool": _images(lambda x, ones: functional.max_pool2d(x, 3, 2, 1), 1.25),
     "compiled_pool": _compiled_pool,
     "mean_pool": _images(lambda x, ones: functional.adaptive_avg_pool2d(x, 1), 1),

@@ -75,7 +75,7 @@ class TokenModel(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.words(tokens)
         angles = torch.arange(tokens.shape[1], device=tokens.device)[:, None] * torch.ones(
-            WIDTH // HEADS, device=tokens.device
+            WIDTH // HEADS, device=tokens.device, dtype=x.dtype
         )
         for layer in self.layers:
             x = layer(x, angles)

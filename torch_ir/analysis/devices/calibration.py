@@ -34,6 +34,7 @@ EAGER, EXECUTOR, COMPILED = MODES = ("eager", "executor", "compiled")
 CPU, CUDA = KINDS = ("cpu", "cuda")
 COLD, WARM = PLACES = ("memory", "cache")  # where weights are read from
 _NEAREST_DTYPE = {"bfloat16": "float32", "float32": "bfloat16"}
+_NEAREST_FAMILY = {"broadcast_mask_attention": "masked_attention"}  # for devices that were measured without it
 
 
 class GridKey(NamedTuple):
@@ -97,7 +98,8 @@ class Calibration(Roofline):
 
     def _started(self, family: str, dtype: str) -> float:
         known = self.dispatch.get(dtype) or self.dispatch.get(_NEAREST_DTYPE.get(dtype, "float32")) or {}
-        return known.get(family, known.get(POINTWISE, 0.0))
+        family = family if family in known else _NEAREST_FAMILY.get(family, POINTWISE)
+        return known.get(family, 0.0)
 
     def seconds(self, work: Work, inside: Sequence[Work] = ()) -> float:
         """Return the time of the kernel of a node, with open sizes as 1024."""
@@ -134,8 +136,9 @@ class Calibration(Roofline):
         return self._known[point]
 
     def _grid(self, point: Point) -> Grid | None:
-        """Return the grid of a point, or that of the nearest dtype, or of pointwise operators."""
-        families = (point.family,) if point.family in CONTRACTIONS else (point.family, POINTWISE)
+        """Return the grid of a point, or that of the nearest dtype or family."""
+        nearest = _NEAREST_FAMILY.get(point.family, point.family if point.family in CONTRACTIONS else POINTWISE)
+        families: tuple[str, ...] = (point.family, nearest)
         if self.mode == COMPILED:
             families = (f"{IN_COMPILED}{point.family}", *families)
         for family in families:

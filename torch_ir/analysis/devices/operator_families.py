@@ -4,7 +4,8 @@ matmul             rows, columns, depth
 batched_matmul     batch, rows, columns, depth
 conv               output places, input channels, output channels, kernel elements
 depthwise          output places, channels, kernel elements
-attention          batch times heads, queries, keys, width of a head; `masked_attention` with a mask tensor
+attention          batch times heads, queries, keys, width of a head; `masked_attention` with a mask tensor, and
+                   `broadcast_mask_attention` with one mask value for all keys, for which a GPU has no fused kernel
 all others         bytes read and written
 
 `compiled_matmul` and others are the same operators as compiled code calls them, with weights laid out beforehand.
@@ -33,6 +34,7 @@ _CONTRACTIONS: dict[str, tuple[str, ...]] = {
     "depthwise": ("places", "channels", "kernel"),
     "attention": ("heads", "queries", "keys", "width"),
     "masked_attention": ("heads", "queries", "keys", "width"),
+    "broadcast_mask_attention": ("heads", "queries", "keys", "width"),
 }
 LAID_OUT = ("matmul", "conv", "depthwise")
 CONTRACTIONS = {**_CONTRACTIONS, **{f"{IN_COMPILED}{name}": _CONTRACTIONS[name] for name in LAID_OUT}}
@@ -147,8 +149,16 @@ def _conv(node: OpNode) -> Sizes:
 
 def _attention(node: OpNode) -> Sizes:
     query, key = node["query"].shape, node["key"].shape
-    family = "masked_attention" if "attn_mask" in node.args else "attention"
-    return family, (product(*query[:-2]), query[-2], key[-2], query[-1])
+    return _attention_family(node), (product(*query[:-2]), query[-2], key[-2], query[-1])
+
+
+def _attention_family(node: OpNode) -> str:
+    if "attn_mask" not in node.args:
+        return "attention"
+    mask = node["attn_mask"]
+    while mask.producer is not None and base_name(mask.producer.op_type) == "aten.expand":
+        mask = mask.producer.inputs[0]
+    return "broadcast_mask_attention" if mask.shape[-1:] == (1,) else "masked_attention"
 
 
 _CONVS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution")
