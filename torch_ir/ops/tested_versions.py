@@ -24,6 +24,11 @@ def is_tested_with_open_sizes(version: str) -> bool:
 
 def is_too_old(version: str) -> bool:
     """Whether a version of torch is older than the oldest supported one."""
+    return is_before(version, OLDEST_TORCH)
+
+
+def is_before(version: str, minor: str) -> bool:
+    """Whether a version of torch is older than a minor version such as `2.13`."""
     found = re.match(r"(\d+)\.(\d+)", version)
-    oldest = tuple(map(int, OLDEST_TORCH.split(".")))
-    return found is not None and (int(found[1]), int(found[2])) < oldest
+    first = tuple(map(int, minor.split(".")))
+    return found is not None and (int(found[1]), int(found[2])) < first
