@@ -4,6 +4,7 @@ FUZZ_SECONDS ?= 60
 TORCH ?= 2.15.*
 TORCH_ENV ?= .venv-torch-$(TORCH:.*=)
 TRANSFORMERS ?=
+TORCH_TESTS ?= -n 2 --dist worksteal
 UNPINNED := torch$(if $(TRANSFORMERS),|transformers|huggingface_hub|tokenizers)
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
@@ -26,7 +27,7 @@ test-torch:  ## the core suites with TORCH=2.15.*, TRANSFORMERS=5.23.* (pinned i
 	$(TORCH_ENV)/bin/python -m pip install --quiet --disable-pip-version-check -c $(TORCH_ENV)/constraints.txt \
 		'torch==$(TORCH)' $(if $(TRANSFORMERS),'transformers==$(TRANSFORMERS)') -e '.[safetensors,draw,transformers,protobuf,onnx]' \
 		expecttest hypothesis jsonschema pytest pytest-xdist
-	$(TORCH_ENV)/bin/python -m tests.core_tests -n 2 --dist worksteal -p no:cacheprovider
+	$(TORCH_ENV)/bin/python -m tests.core_tests $(TORCH_TESTS) -p no:cacheprovider
 
 browser: .venv/.installed  ## a Chromium for the tests of pages, where there is none and it can be had; never fails
 	@$(BIN)/python -m tests.browser --install || true
