@@ -13,7 +13,7 @@ SUITES = {
     "files": ("files", "format", "json", "json_values", "protobuf", "parse"),
     "capture": (
         "extract", "extract_effects", "extract_interface", "fast_capture", "exactness_check", "one_naming",
-        "crosscheck", "ladder", "writes", "dynamic", "torch_internals",
+        "crosscheck", "ladder", "writes", "dynamic", "torch_internals", "own_shape_rules",
     ),
     "record": ("record", "record_decisions"),
     "run": ("executor", "executor_state", "weights"),

@@ -219,6 +219,7 @@ def script_type(value: torch.ScriptObject) -> str:
 HAS_MKL: bool = torch._C.has_mkl  # whether torch is built with it; 2.9 to 2.15
 HAS_MKLDNN: bool = torch._C._has_mkldnn  # whether torch is built with oneDNN; 2.9 to 2.15
 make_wrapper_subclass: Callable[..., Any] = torch.Tensor._make_wrapper_subclass  # without memory; 2.9 to 2.15
+DROPOUT_COPIES = is_before(torch.__version__, "2.14")  # when off; since 2.14, its shape rule returns the input itself
 # `sqrt` -> the same of a symbolic number; 2.9 to 2.15
 SYMBOLIC_MATH: dict[str, Callable[..., Any]] = {
     name: getattr(torch, f"_sym_{name}") for name in ("sqrt", "log2", "sin", "cos", "tan", "tanh")
