@@ -3,6 +3,9 @@ BIN := .venv/bin
 FUZZ_SECONDS ?= 60
 TORCH ?= 2.15.*
 TORCH_ENV ?= .venv-torch-$(TORCH:.*=)
+TRANSFORMERS ?=
+TORCH_TESTS ?= -n 2 --dist worksteal
+UNPINNED := torch$(if $(TRANSFORMERS),|transformers|huggingface_hub|tokenizers)
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 .PHONY: install demo test test-all test-torch browser lint types bench fuzz docs docs-serve completions proto clean
@@ -18,13 +21,13 @@ test: lint browser  ## everything that must pass before a change lands; the type
 test-all: lint browser  ## the same, with every sweep in full
 	$(BIN)/python -m pytest -n 2 --dist worksteal --run-slow -o faulthandler_timeout=36000
 
-test-torch:  ## the core suites with another torch, such as TORCH=2.15.*, in an environment of their own: TORCH_ENV
+test-torch:  ## the core suites with TORCH=2.15.*, TRANSFORMERS=5.23.* (pinned if not given) and PYTHON, in the folder TORCH_ENV
 	test -x $(TORCH_ENV)/bin/python || $(PYTHON) -m venv $(TORCH_ENV)
-	grep -v '^torch==' constraints.txt > $(TORCH_ENV)/constraints.txt
+	grep -Ev '^($(UNPINNED))==' constraints.txt > $(TORCH_ENV)/constraints.txt
 	$(TORCH_ENV)/bin/python -m pip install --quiet --disable-pip-version-check -c $(TORCH_ENV)/constraints.txt \
-		'torch==$(TORCH)' -e '.[safetensors,draw,transformers,protobuf,onnx]' \
+		'torch==$(TORCH)' $(if $(TRANSFORMERS),'transformers==$(TRANSFORMERS)') -e '.[safetensors,draw,transformers,protobuf,onnx]' \
 		expecttest hypothesis jsonschema pytest pytest-xdist
-	$(TORCH_ENV)/bin/python -m tests.core_tests -n 2 --dist worksteal -p no:cacheprovider
+	$(TORCH_ENV)/bin/python -m tests.core_tests $(TORCH_TESTS) -p no:cacheprovider
 
 browser: .venv/.installed  ## a Chromium for the tests of pages, where there is none and it can be had; never fails
 	@$(BIN)/python -m tests.browser --install || true

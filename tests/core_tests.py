@@ -13,7 +13,7 @@ SUITES = {
     "files": ("files", "format", "json", "json_values", "protobuf", "parse"),
     "capture": (
         "extract", "extract_effects", "extract_interface", "fast_capture", "exactness_check", "one_naming",
-        "crosscheck", "ladder", "writes", "dynamic", "torch_internals",
+        "crosscheck", "ladder", "writes", "dynamic", "torch_internals", "own_shape_rules",
     ),
     "record": ("record", "record_decisions"),
     "run": ("executor", "executor_state", "weights"),
@@ -32,17 +32,7 @@ class Difference(NamedTuple):
     reason: str
 
 
-_LSTM = "the graph declares the final states of `aten.lstm` with one dimension too many"
-_COMPILE = "torch.compile does not trace `to_torch` of models with changed buffers or loops"
 DIFFERENCES = (
-    Difference("test_comprehensive.py::test_model[rnn-lstm]", ("2.11",), _LSTM),
-    Difference("test_fast_capture.py::test_same_bytes[lstm with flat weights]", ("2.11",), _LSTM),
-    Difference("test_to_torch.py::test_a_compiler_takes_the_module_whole[buffer_mutation]", ("2.11",), _COMPILE),
-    Difference("test_to_torch.py::test_a_compiler_takes_the_module_whole[while_loop]", ("2.11",), _COMPILE),
-    Difference(
-        "test_to_torch.py::test_structure_comes_back", ("2.11",),
-        "to_torch of a model that returns a named tuple ends in a NameError",
-    ),
     Difference(
         "test_extract.py::test_functions_of_torch_that_capture_cannot_hold", ("2.11",),
         "one capture ends in 'Expected FakeTensor' of torch",

@@ -22,7 +22,7 @@ from torch_ir.capture.fast.check_models import check_models
 from torch_ir.capture.fast.fast_recording import record_fast
 from torch_ir.ir.files.cache_folder import CachedTable
 from torch_ir.ops import tested_versions
-from torch_ir.ops.tested_versions import OLDEST_TORCH, TESTED_TORCH, is_tested, is_too_old
+from torch_ir.ops.tested_versions import OLDEST_TORCH, OLDEST_TRANSFORMERS, TESTED_TORCH, is_tested, is_too_old
 
 FILE = "fast-capture.json"
 X = torch.zeros(2, 4)
@@ -222,7 +222,9 @@ def test_a_table_keeps_the_newest_entries(folder: Path) -> None:
 
 def test_the_list_of_versions_is_in_one_place() -> None:
     """pyproject.toml requires the oldest; docs/compatibility.md has a row for each."""
-    assert f'"torch>={OLDEST_TORCH}"' in (ROOT / "pyproject.toml").read_text()
+    required = (ROOT / "pyproject.toml").read_text()
+    assert f'"torch>={OLDEST_TORCH}"' in required
+    assert f'"transformers>={OLDEST_TRANSFORMERS}"' in required
     assert TESTED_TORCH[0] == OLDEST_TORCH
     rows = re.findall(r"^\| (\d+\.\d+)\.\d+", (ROOT / "docs" / "compatibility.md").read_text(), re.MULTILINE)
     assert set(TESTED_TORCH) <= set(rows)

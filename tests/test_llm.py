@@ -15,6 +15,7 @@ from tests.architectures import Architecture, architectures
 from tests.language_models import NOT_CARRIED, carry, language_models
 from torch_ir import IR, ExecutionError, ExportError, GraphError, IRExecutor, extract_ir, meta_init
 from torch_ir.cli.dispatch import main
+from torch_ir.errors import MissingExtraError
 from torch_ir.llm import cache_map, extract_llm, generate, verify_llm
 from torch_ir.llm.generation import example_prompt
 
@@ -294,3 +295,12 @@ def test_command_mistakes(
     error = capsys.readouterr().err
     assert message in error
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_old_transformers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one sentence, before anything is imported that it does not have."""
+    monkeypatch.setattr("transformers.__version__", "5.4.0")
+    with pytest.raises(
+        MissingExtraError, match=r"^extracting language models needs transformers 5\.5 or newer, and 5\.4\.0"
+    ):
+        extract_llm(AutoConfig.for_model("gpt2"))

@@ -383,7 +383,11 @@ def test_a_value_that_is_returned_and_overwritten() -> None:
 
 class Pair(NamedTuple):
     first: Tensor
-    rest: list[Tensor]
+    rest: Any
+
+
+class Single(NamedTuple):
+    pair: Pair
 
 
 def test_structure_comes_back() -> None:
@@ -395,6 +399,17 @@ def test_structure_comes_back() -> None:
     assert (nothing, seven) == (None, 7)
     with pytest.raises(ExecutionError, match=r"inputs\[1\] is False, but the graph was captured for True"):
         to_torch(ir)(torch.ones(2), False)
+
+
+def test_named_tuples_come_back_at_any_depth() -> None:
+    """In dicts, lists and other named tuples; also through a compiler."""
+    model = module(lambda self, x: {"one": Pair(x + 1, [Single(Pair(x, 3))]), "two": [Pair(x - 1, {"z": x})]})
+    filled = to_torch(captured(model, torch.ones(2)), {})
+    for call in (filled, torch.compile(filled, backend="eager", fullgraph=True)):
+        result = call(torch.ones(2))
+        (single,), (two,) = result["one"].rest, result["two"]
+        assert_same((result["one"].first, two.first), (torch.full((2,), 2.0), torch.zeros(2)))
+        assert_same((single.pair.first, single.pair.rest, two.rest), (torch.ones(2), 3, {"z": torch.ones(2)}))
 
 
 def test_objects_come_back_as_records() -> None:

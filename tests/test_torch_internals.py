@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import torch_ir
 from tests.private_torch import defined_in, private_names, sources
@@ -121,3 +122,26 @@ def test_the_names_do_not_import_the_compiler() -> None:
     program = f"import sys, torch_ir.ops.torch_internals; sys.exit(str(sys.modules.keys() & {set(late)}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == "set()"
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_final_states_of_a_recurrent_layer_have_two_dimensions(batch: int) -> None:
+    """Those of a torch that removes the wrong dimension, and those that are right."""
+    wrong = torch_internals.with_flat_states(lambda state: (state, (state.squeeze(1), state.squeeze(1))))
+    right = torch_internals.with_flat_states(lambda state: (state, (state.squeeze(0), state.squeeze(0))))
+    state = torch.arange(2.0 * batch).reshape(1, batch, 2)
+    for layer in (wrong, right):
+        output, finals = layer(state)
+        assert output is state
+        torch.testing.assert_close(finals, (state[0], state[0]))
+
+
+def test_the_installed_torch_is_corrected_once() -> None:
+    """The graph of an LSTM has the shapes of its run, with every torch that is supported."""
+    before = torch_internals.decompositions.one_layer_lstm
+    torch_internals.correct(torch.__version__)
+    assert torch_internals.decompositions.one_layer_lstm is before
+    lstm, steps = torch.nn.LSTM(4, 3).eval(), torch.ones(5, 2, 4)
+    made, states = lstm(steps)
+    ir = torch_ir.extract_ir(lstm.to("meta"), (steps.to("meta"),))
+    assert [each.shape for each in ir.graph_outputs] == [tuple(each.shape) for each in (made, *states)]

@@ -13,6 +13,13 @@ from tests.command_line import ROOT
 from tests.documents import Block, matches, read_blocks
 
 HEADING = "## A two-minute tour"
+# `import torch` warns if there is no NumPy, as docs/install.md says; what follows must not
+SILENT_TORCH = (
+    "import warnings",
+    "with warnings.catch_warnings():",
+    "    warnings.filterwarnings('ignore', 'Failed to initialize NumPy')",
+    "    import torch",
+)
 
 
 def tour() -> list[Block]:
@@ -27,7 +34,7 @@ def take(python: str, folder: Path, path: str = "") -> None:
     """Run the Python blocks in one process: nothing on stderr, and the output that the README shows."""
     blocks = tour()
     code = ["\n".join(block.lines) for block in blocks if block.language == "python"]
-    source = "\n".join(["import torch", "torch.manual_seed(0)", *code])  # as pages are run
+    source = "\n".join([*SILENT_TORCH, "torch.manual_seed(0)", *code])  # as pages are run
     shown = "\n".join("\n".join(block.lines) for block in blocks if block.language == "text" and block.follows)
     (folder / "tour.py").write_text(source, encoding="utf-8")
     without = ("PYTHONPATH", "TORCH_IR_CACHE")
@@ -45,6 +52,19 @@ def test_the_tour_needs_the_package_alone(tmp_path: Path) -> None:
     """No test, catalogue or example is imported, and no file outside the package is read."""
     shutil.copytree(ROOT / "torch_ir", tmp_path / "package" / "torch_ir", ignore=shutil.ignore_patterns("__pycache__"))
     take(sys.executable, tmp_path, str(tmp_path / "package"))
+
+
+def test_no_warning_about_missing_numpy() -> None:
+    """Where torch_ir is what imports torch; filters of the user stay as they were."""
+    program = (
+        "import sys, warnings; sys.modules['numpy'] = None; before = warnings.filters[:]\n"
+        "import torch_ir; torch_ir.extract_ir; import torch; assert warnings.filters[:] == before\n"
+        "print(torch_ir.extract_ir(torch.nn.ReLU().eval(), (torch.empty(2, device='meta'),)).nodes)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "always::UserWarning", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "[OpNode('relu', 'aten.relu.default')]\n")
 
 
 @pytest.mark.slow

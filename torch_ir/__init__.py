@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import gc
 import importlib
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from torch_ir._version import __version__
@@ -188,11 +190,15 @@ def __getattr__(name: str) -> Any:
 
 
 def _imported(module: str) -> Any:
-    """Import a module with the garbage collector paused: one pass over torch's objects takes longer than the import."""
+    """Import a module without garbage collection; torch does not warn that NumPy, an extra, is missing."""
     is_enabled = gc.isenabled()
     gc.disable()
     try:
-        return importlib.import_module(module)
+        if "torch" in sys.modules:
+            return importlib.import_module(module)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Failed to initialize NumPy")
+            return importlib.import_module(module)
     finally:
         if is_enabled:
             gc.enable()

@@ -31,13 +31,16 @@ class LayerClasses(NamedTuple):
 
 _ATTENTION = LayerClasses(GrowingLayer, FixedLayer)  # the mask also applies a sliding window
 _HYBRID = LayerClasses(HybridGrowingLayer, HybridFixedLayer)
+_BY_NAME = {
+    "DynamicLayer": _ATTENTION,
+    "DynamicSlidingWindowLayer": _ATTENTION,
+    "DynamicIndexedLayer": LayerClasses(IndexedGrowingLayer, IndexedFixedLayer),  # of transformers 5.11 and newer
+    "LinearAttentionLayer": LayerClasses(RecurrentLayer, RecurrentLayer),
+    "LinearAttentionAndFullAttentionLayer": _HYBRID,
+    "LinearAttentionAndSlidingWindowAttentionLayer": _HYBRID,  # likewise, not in every version
+}
 _CLASSES: dict[type, LayerClasses] = {
-    cache_utils.DynamicLayer: _ATTENTION,
-    cache_utils.DynamicSlidingWindowLayer: _ATTENTION,
-    cache_utils.DynamicIndexedLayer: LayerClasses(IndexedGrowingLayer, IndexedFixedLayer),
-    cache_utils.LinearAttentionLayer: LayerClasses(RecurrentLayer, RecurrentLayer),
-    cache_utils.LinearAttentionAndFullAttentionLayer: _HYBRID,
-    cache_utils.LinearAttentionAndSlidingWindowAttentionLayer: _HYBRID,
+    getattr(cache_utils, name): classes for name, classes in _BY_NAME.items() if hasattr(cache_utils, name)
 }
 
 

@@ -24,6 +24,7 @@ from torch_ir.llm.joined_entries import ENCODE, PROJECT, describe_entries, join_
 from torch_ir.llm.projector import split_projector
 from torch_ir.llm.quantized import quantization_of
 from torch_ir.ops.effects import is_opaque
+from torch_ir.ops.tested_versions import OLDEST_TRANSFORMERS, is_before
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.weight_files import WeightSource
 
@@ -239,6 +240,9 @@ def build(model: Any) -> Any:
         import transformers
     except ImportError:
         raise MissingExtraError("extracting language models", "transformers", "transformers") from None
+    if is_before(transformers.__version__, OLDEST_TRANSFORMERS):
+        package = f"transformers {OLDEST_TRANSFORMERS} or newer, and {transformers.__version__} is installed"
+        raise MissingExtraError("extracting language models", package, "transformers")
     if isinstance(model, transformers.PreTrainedConfig):
         kinds = _ENCODER_DECODERS if model.is_encoder_decoder else _DECODERS
         factories = [getattr(transformers, f"AutoModelFor{kind}") for kind in kinds]

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torch_ir.ops.torch_internals import DispatchKey, OpOverload, call_kernel
+from torch_ir.ops.torch_internals import DROPOUT_COPIES, DispatchKey, OpOverload, call_kernel
 
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 _FLOATS = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
@@ -282,7 +282,7 @@ def _softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) ->
 
 def _dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     _require(not train)
-    return input.clone()
+    return input.clone() if DROPOUT_COPIES else input
 
 
 def _embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any) -> torch.Tensor:

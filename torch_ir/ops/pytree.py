@@ -52,14 +52,20 @@ def structure_of(value: Any, leaf: Callable[[int, Any], Tree]) -> Tree:
 
 def values_of_call(tree: Branch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Return the graph's inputs from a call in the model's signature; other arguments must equal the captured ones."""
-    values: dict[int, Any] = {}
+    values = dict(slots_of_call(tree, args, kwargs))
+    return [values[index] for index in range(len(values))]
+
+
+def slots_of_call(tree: Branch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[int, Any]]:
+    """Return the same inputs, each with its slot, in the order of `leaves`."""
+    values: list[tuple[int, Any]] = []
     positional, keywords = tree.items
     for path, leaf, value in [*values_along(positional, args, "inputs"), *values_along(keywords, kwargs, "keywords")]:
         if isinstance(leaf, Slot):
-            values[leaf] = value
+            values.append((leaf, value))
         elif not is_same_value(to_name(value), leaf):
             raise ExecutionError(f"{path} is {value!r:.60}, but the graph was captured for {to_torch(leaf)!r:.60}")
-    return [values[index] for index in range(len(values))]
+    return values
 
 
 def is_same_value(value: Any, captured: Any) -> bool:

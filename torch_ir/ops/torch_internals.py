@@ -34,6 +34,7 @@ from torch._C import _pop_torch_function_stack as pop_function_mode  # the inner
 from torch._C import _push_on_torch_function_stack as push_function_mode  # enters a mode; 2.9 to 2.15
 from torch._C import _set_throw_on_mutable_data_ptr as forbid_data_pointer  # `data_ptr()` raises; 2.9 to 2.15
 from torch._decomp import decomposition_table as decomposition_table  # operator -> decomposition; 2.9 to 2.15
+from torch._decomp import decompositions as decompositions  # a module, see `with_flat_states`; 2.9 to 2.15
 from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher  # context; 2.9 to 2.15
 from torch._export.utils import _bind_signature_to_inputs as bind_signature_to_inputs  # by name; 2.9 to 2.15
 from torch._export.utils import _rename_without_collisions as rename_without_collisions  # one node; 2.9 to 2.15
@@ -70,7 +71,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_tra
 from torch.utils._python_dispatch import transform_subclass as transform_subclass  # inner tensors; 2.9 to 2.15
 
 from torch_ir.errors import TorchIRError
-from torch_ir.ops.tested_versions import OLDEST_TORCH, is_too_old
+from torch_ir.ops.tested_versions import OLDEST_TORCH, is_before, is_too_old
 
 if is_too_old(torch.__version__):
     raise TorchIRError(f"torch_ir needs torch {OLDEST_TORCH} or newer, and torch {torch.__version__} is installed")
@@ -218,6 +219,7 @@ def script_type(value: torch.ScriptObject) -> str:
 HAS_MKL: bool = torch._C.has_mkl  # whether torch is built with it; 2.9 to 2.15
 HAS_MKLDNN: bool = torch._C._has_mkldnn  # whether torch is built with oneDNN; 2.9 to 2.15
 make_wrapper_subclass: Callable[..., Any] = torch.Tensor._make_wrapper_subclass  # without memory; 2.9 to 2.15
+DROPOUT_COPIES = is_before(torch.__version__, "2.14")  # when off; since 2.14, its shape rule returns the input itself
 # `sqrt` -> the same of a symbolic number; 2.9 to 2.15
 SYMBOLIC_MATH: dict[str, Callable[..., Any]] = {
     name: getattr(torch, f"_sym_{name}") for name in ("sqrt", "log2", "sin", "cos", "tan", "tanh")
@@ -238,6 +240,33 @@ TRANSFORMS = {
 }
 TENSOR_CHECK = (torch, "_check_tensor_all_with")  # raises unless all elements are true; 2.9 to 2.15
 DECORATOR_FILE = _contextlib.__file__  # code that `@torch.no_grad()` runs around a function; 2.9 to 2.15
+
+
+# -- corrections of torch for the whole process, where graphs would be wrong without an error ------------------------
+
+
+def with_flat_states(layer: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a layer of the decomposition of `aten.lstm` whose final states have two dimensions.
+
+    Before 2.13, they have three unless the batch has one sequence: `squeeze(1)` where `squeeze(0)` is meant. This
+    decomposition is the shape rule, too, for models on meta.
+    """
+
+    @wraps(layer)
+    def one_layer_lstm(*args: Any, **kwargs: Any) -> Any:
+        output, states = layer(*args, **kwargs)
+        return output, tuple(state.squeeze(0) if state.dim() == 3 else state for state in states)
+
+    return one_layer_lstm
+
+
+def correct(version: str) -> None:
+    """Correct what is wrong in a version of torch, once (`one_layer_lstm`; 2.9 to 2.15)."""
+    if is_before(version, "2.13") and not hasattr(decompositions.one_layer_lstm, "__wrapped__"):
+        decompositions.one_layer_lstm = with_flat_states(decompositions.one_layer_lstm)
+
+
+correct(torch.__version__)
 
 
 # -- modules that may not be loaded, and names of loggers ------------------------------------------------------------

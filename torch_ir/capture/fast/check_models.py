@@ -139,7 +139,7 @@ class _Layers(nn.Module):
 
 
 class _Dropped(nn.Module):
-    """Random operators of training."""
+    """Random operators of training, and dropout that is off."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,4 +147,5 @@ class _Dropped(nn.Module):
 
     @_users
     def forward(self, x: Tensor) -> Any:
-        return self.drop(x) + F.dropout(x) + torch.rand(4)
+        kept = F.dropout(x, training=False)  # what reads x afterwards reads this, or x
+        return self.drop(x) + F.dropout(x) + kept + torch.rand(4)

@@ -114,8 +114,13 @@ def rebuild(tree: Tree, tensors: Sequence[Any], leaf: Callable[[Any], Any] = lam
     if tree.kind == "object" and tree.keys:
         return Record(zip(tree.keys, items, strict=True))
     if tree.kind == "tuple" and tree.keys:
-        return _named_tuple(tree.type_name.rpartition(".")[2], tree.keys)(*items)
+        return tuple_class(tree)(*items)
     return items if tree.kind == "list" else tuple(items)
+
+
+def tuple_class(tree: Branch) -> Any:
+    """Return a named tuple class for a branch that has fields."""
+    return _named_tuple(tree.type_name.rpartition(".")[2], tree.keys)
 
 
 @lru_cache(maxsize=1024)

@@ -18,7 +18,7 @@ from torch import fx, nn
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, TensorMeta
-from torch_ir.ir.graph.io_tree import Record, Tree, rebuild
+from torch_ir.ir.graph.io_tree import Record, Tree, rebuild, tuple_class
 from torch_ir.ir.sizes.expressions import FUNCTIONS, translate
 from torch_ir.ir.sizes.symbols import symbols_by_tensor
 from torch_ir.ops import effects as facts
@@ -195,6 +195,10 @@ class _Writer:
         items = [self.returned(item) for item in tree.items]
         if tree.kind == "object" and tree.keys:
             return self.graph.call_function(Record, (dict(zip(tree.keys, items, strict=True)),))
+        if (
+            tree.kind == "tuple" and tree.keys
+        ):  # as a value, fx writes it with an undefined name: in a dict, for example
+            return self.graph.call_function(tuple_class(tree), tuple(items))
         return rebuild(replace(tree, items=tuple(map(Slot, range(len(items))))), items)
 
     def whole(self, result: Any) -> fx.GraphModule:

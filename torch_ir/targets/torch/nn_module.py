@@ -13,10 +13,11 @@ from torch_ir.analysis.values.prologue import crossing, split_prologue
 from torch_ir.errors import ConversionError, WeightLoadError, did_you_mean
 from torch_ir.ir import IR, Branch, Param, Slot, TensorMeta
 from torch_ir.ir.graph.free_names import fresh
+from torch_ir.ir.graph.io_tree import leaves
 from torch_ir.ops.effects import writes_in_place
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.prepare_run import with_calls_inline
-from torch_ir.ops.pytree import values_of_call
+from torch_ir.ops.pytree import slots_of_call
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.tensor_subclasses import plain_tensors
 from torch_ir.ops.torch_internals import module_table, submodule_at
@@ -40,6 +41,8 @@ class ATenModule(nn.Module):
     ) -> None:
         super().__init__()
         self._tree = tree
+        slots = [int(leaf) for _, leaf in leaves(tree) if isinstance(leaf, Slot)]
+        self._places = sorted(range(len(slots)), key=slots.__getitem__)  # torch.compile of 2.11 does not trace Slots
         self._ties = tuple(ties)  # the keys of each weight
         self._paths = [tuple(keys[0].split(".")) for keys in self._ties]
         self._prologue = prologue
@@ -49,7 +52,8 @@ class ATenModule(nn.Module):
         self.register_load_state_dict_post_hook(_settle)  # type: ignore[no-untyped-call]  # torch does not annotate it
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        values = values_of_call(self._tree, args, kwargs)
+        found = slots_of_call(self._tree, args, kwargs)
+        values = [found[place][1] for place in self._places]
         weights = self._weights()
         return self._program(*values, *weights, *self._computed(weights))
 
