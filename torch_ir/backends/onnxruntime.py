@@ -11,13 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from torch_ir.backends.exact_rules import ONNXRUNTIME
 from torch_ir.backends.table import Run, packages, register_backend
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.torch_types import TORCH_DTYPES
-from torch_ir.passes.decompose.rewriting import rewritten
 from torch_ir.run.binding import bind
 from torch_ir.targets.node_summary import describe
 
@@ -39,7 +37,7 @@ def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     from torch_ir.targets.onnx.model import onnx_model, weights_of
     from torch_ir.targets.write_onnx import default_opset
 
-    bound, values = bind(rewritten(with_calls_inline(ir), ONNXRUNTIME), weights)
+    bound, values = bind(with_calls_inline(ir), weights)
     model = onnx_model(bound, default_opset(bound))
     held = {name: _given(values[keys[0]]) for name, keys in weights_of(model).items()}
     options = onnxruntime.SessionOptions()
