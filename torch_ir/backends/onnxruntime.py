@@ -20,6 +20,7 @@ from torch_ir.run.binding import bind
 from torch_ir.targets.node_summary import describe
 
 _NUMPY = {"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"}
+_WIDE = ("float64", "complex128")
 _SMALL = 1 << 18  # elements of all outputs together
 _ALIKE = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
 
@@ -45,6 +46,9 @@ def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     options.log_severity_level = 4  # errors are raised instead
     # products with dequantised weights in float: by default, their inputs are rounded to int8
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    if any(tensor.dtype in _WIDE for node in bound.all_nodes() for tensor in node.outputs):
+        # its fusions write numbers as float32 attributes, as 0.3 in (x @ y) * 0.3
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_external_initializers(list(held), list(held.values()))
     content = onnx_ir.to_proto(model).SerializeToString()
     try:

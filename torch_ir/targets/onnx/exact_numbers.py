@@ -37,8 +37,7 @@ _SIZES = frozenset(("Shape", "Size"))
 _WIDE_INTEGERS = frozenset((onnx_ir.DataType.INT32, onnx_ir.DataType.INT64))
 _FLOATS = {torch.float64, torch.complex128}
 _INTEGERS = {torch.int32, torch.int64, torch.uint32, torch.uint64}
-_NARROW_WIDE_INTEGERS = frozenset((onnx_ir.DataType.INT32, onnx_ir.DataType.INT64))
-_FLOATS = {torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32}
+_NARROW_FLOATS = {torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32}
 _FRACTIONS = (onnx_ir.AttributeType.FLOAT, onnx_ir.AttributeType.FLOATS)
 _DECOMPOSED = frozenset(
     f"aten::{name}"
@@ -198,7 +197,7 @@ def _is_inexact(*values: Any) -> bool:
 
 def narrowed(model: onnx_ir.Model) -> Iterator[fx.Node]:
     """Return the nodes of torch's graph that compute in float64 or wide integers, but in float32 in ONNX."""
-    rounding = {identifier for identifier, body in model.functions.items() if any(map(_rounds, body))}
+    rounding = _rounding_functions(model)
     for node in itertools.chain(model.graph.all_nodes(), *(body.all_nodes() for body in model.functions.values())):
         made_from = node.meta.get("node")
         kinds = set[torch.dtype]() if made_from is None else _dtypes(made_from)
@@ -208,6 +207,21 @@ def narrowed(model: onnx_ir.Model) -> Iterator[fx.Node]:
         rounds = node.op_identifier() in rounding or any(map(_rounds, parts))
         if any(map(_is_cast_to_float32, parts)) or (rounds and kinds & _FLOATS):
             yield made_from
+
+
+def _rounding_functions(model: onnx_ir.Model) -> set[Any]:
+    """Return the functions of the exporter that compute in float32 whatever they are given."""
+    found: set[Any] = set()
+    bodies = {identifier: list(body.all_nodes()) for identifier, body in model.functions.items()}
+    while True:
+        more = {
+            identifier
+            for identifier, nodes in bodies.items()
+            if any(_rounds(one) or _is_cast_to_float32(one) or one.op_identifier() in found for one in nodes)
+        }
+        if more == found:
+            return found
+        found = more
 
 
 def _with_inner_nodes(node: onnx_ir.Node) -> Iterator[onnx_ir.Node]:

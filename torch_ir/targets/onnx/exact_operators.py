@@ -5,13 +5,14 @@ Each rule is a function of the operator's arguments. It is traced at concrete si
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import log, prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torch_ir.ir import OpNode
 from torch_ir.passes.decompose.rewriting import Rule
 from torch_ir.targets.stablehlo.torch_rules import log_sigmoid
 
@@ -204,4 +205,20 @@ EXPORTED: dict[str, Rule] = {
     "aten.log2.default": _logarithm(2.0),
     "aten.log10.default": _logarithm(10.0),
     "aten.arange.start_step": arange,
+}
+
+
+def _ignores_replacement(node: OpNode) -> bool:
+    return not node["replacement"] and node["num_samples"] != 1
+
+
+def _ignores_divisor(node: OpNode) -> bool:
+    return bool(node["ceil_mode"]) and node["divisor_override"] is not None
+
+
+# operators that no rule repairs: when the translation is another function, and what it does
+MISTRANSLATED: dict[str, tuple[Callable[[OpNode], bool], str]] = {
+    "aten.multinomial.default": (_ignores_replacement, "would draw with replacement"),
+    "aten.avg_pool2d.default": (_ignores_divisor, "would ignore divisor_override"),
+    "aten.avg_pool3d.default": (_ignores_divisor, "would ignore divisor_override"),
 }
