@@ -1,6 +1,7 @@
 """Encoders whose eager mode depends on gradients: a warning says so."""
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ def test_encoders_that_return_zeros_at_padding_only_without_gradients(
         "src_key_padding_mask": torch.tensor([[False, False, True, True], [False] * 4]),
         "mask": torch.ones(4, 4).triu(1).bool(),
     }
-    kwargs = {name: value for name, value in given.items() if name in masks}
+    kwargs: dict[str, Any] = {"is_causal": False, **{name: given[name] for name in sorted(masks)}}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ir = extract_ir(model, (x,), kwargs=kwargs, strict=False, capture=capture)

@@ -195,33 +195,32 @@ def _is_inexact(*values: Any) -> bool:
 # -- what is left -----------------------------------------------------------------------------------------------------
 
 
-def narrowed(model: onnx_ir.Model) -> Iterator[fx.Node]:
-    """Return the nodes of torch's graph that compute in float64 or wide integers, but in float32 in ONNX."""
-    rounding = _rounding_functions(model)
-    for node in itertools.chain(model.graph.all_nodes(), *(body.all_nodes() for body in model.functions.values())):
-        made_from = node.meta.get("node")
-        kinds = set[torch.dtype]() if made_from is None else _dtypes(made_from)
-        if not kinds & (_FLOATS | _INTEGERS) or kinds & _NARROW_FLOATS:
-            continue
-        parts = list(_with_inner_nodes(node))
-        rounds = node.op_identifier() in rounding or any(map(_rounds, parts))
-        if any(map(_is_cast_to_float32, parts)) or (rounds and kinds & _FLOATS):
-            yield made_from
+def narrowed(model: onnx_ir.Model) -> Iterator[str | fx.Node]:
+    """Return the nodes of torch's graph that compute in float64 or wide integers, but in float32 in ONNX.
+
+    The exporter inlines its functions; what it inlines has the name of a result only.
+    """
+    for graph in (model.graph, *model.functions.values()):
+        for made_from, run in itertools.groupby(graph, key=lambda node: node.meta.get("node")):
+            nodes = [*run]
+            kinds = _declared(nodes) if made_from is None else _dtypes(made_from)
+            parts = [inner for node in nodes for inner in _with_inner_nodes(node)]
+            if _NARROW_FLOATS & kinds or not kinds & (_FLOATS | _INTEGERS):
+                continue
+            rounds = kinds & _FLOATS and any(map(_rounds, parts))
+            if rounds or any(map(_is_cast_to_float32, parts)):
+                yield str(nodes[-1].outputs[0].name) if made_from is None else made_from
 
 
-def _rounding_functions(model: onnx_ir.Model) -> set[Any]:
-    """Return the functions of the exporter that compute in float32 whatever they are given."""
-    found: set[Any] = set()
-    bodies = {identifier: list(body.all_nodes()) for identifier, body in model.functions.items()}
-    while True:
-        more = {
-            identifier
-            for identifier, nodes in bodies.items()
-            if any(_rounds(one) or _is_cast_to_float32(one) or one.op_identifier() in found for one in nodes)
-        }
-        if more == found:
-            return found
-        found = more
+def _declared(nodes: Sequence[onnx_ir.Node]) -> set[torch.dtype]:
+    """Return the dtypes of what nodes read from others and what others read: the tensors of torch's graph."""
+    inside = set(nodes)
+    read = [one for node in nodes for one in node.inputs if one is not None and one.producer() not in inside]
+    made = [
+        one for node in nodes for one in node.outputs if one.is_graph_output() or not inside.issuperset(one.consumers())
+    ]
+    kinds = {one.dtype for one in (*read, *made)} - {None}
+    return {onnx_ir.tensor_adapters.to_torch_dtype(kind) for kind in kinds}
 
 
 def _with_inner_nodes(node: onnx_ir.Node) -> Iterator[onnx_ir.Node]:

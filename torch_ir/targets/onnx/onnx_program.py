@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cache, partial
@@ -25,6 +24,7 @@ from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ops.quiet_loggers import quieted
 from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, onnx_core, onnx_fx_passes, onnx_registration
 from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.ops.tracing_lock import tracing
 from torch_ir.targets.node_summary import describe
 from torch_ir.targets.onnx.exact_numbers import exact_for, narrowed, with_integer_division
 from torch_ir.targets.onnx.quantized_operators import translations
@@ -34,7 +34,6 @@ from torch_ir.targets.torch.fx_graph import write_program
 NODE = "torch_ir.node"  # metadata key for the graph node a node comes from
 _LOUD = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
 _aten = torch.ops.aten
-_exporting = threading.Lock()  # the exporter records into an evaluator of the process
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -65,7 +64,7 @@ def onnx_program(
     captured = _captured(ir, nodes, given, wanted)
     registry = exact_for(_registry(opset), ir)
     try:
-        with _exporting:
+        with tracing():  # the exporter records into an evaluator of the process
             made = onnx_core.export(captured, registry=registry, opset_version=opset, optimize=False, verbose=False)
     except Exception as error:  # any error of the exporter
         raise _refusal(ir, captured, registry, error) from None
@@ -166,9 +165,10 @@ def _refusal(ir: IR, exported: ExportedProgram, registry: Any, error: Exception)
     return ConversionError(f"{_name(ir)} cannot be converted to ONNX: {reason}\n  " + "\n  ".join(lines or [_name(ir)]))
 
 
-def _described(call: fx.Node, nodes: Mapping[str, OpNode]) -> str:
-    node = nodes.get(origin_of(call))
-    return str(call.target) if node is None else describe(node)
+def _described(call: str | fx.Node, nodes: Mapping[str, OpNode]) -> str:
+    name = call.partition("__")[0] if isinstance(call, str) else origin_of(call)
+    node = nodes.get(name)
+    return describe(node) if node is not None else str(call if isinstance(call, str) else call.target)
 
 
 def _conversions(exported: ExportedProgram, registry: Any) -> tuple[list[fx.Node], Callable[[Any], bool]]:
