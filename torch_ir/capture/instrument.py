@@ -25,6 +25,7 @@ import torch
 from torch.fx import _symbolic_trace
 
 from torch_ir.errors import ExportError
+from torch_ir.ops.fast_paths import is_held, tracing
 from torch_ir.ops.torch_internals import (
     CONTROL_FLOW,
     DeviceContext,
@@ -36,7 +37,6 @@ from torch_ir.ops.torch_internals import (
     pop_function_mode,
     push_function_mode,
 )
-from torch_ir.ops.tracing_lock import is_held, tracing
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _compiler: Any = torch._C._dynamo.eval_frame

@@ -195,21 +195,24 @@ def _is_inexact(*values: Any) -> bool:
 # -- what is left -----------------------------------------------------------------------------------------------------
 
 
-def narrowed(model: onnx_ir.Model) -> Iterator[str | fx.Node]:
+def narrowed(model: onnx_ir.Model) -> Iterator[fx.Node]:
     """Return the nodes of torch's graph that compute in float64 or wide integers, but in float32 in ONNX.
 
-    The exporter inlines its functions; what it inlines has the name of a result only.
+    The exporter inlines its functions, whose nodes have no origin: they follow nodes of the same operator, or stand alone.
     """
     for graph in (model.graph, *model.functions.values()):
+        before: fx.Node | None = None
         for made_from, run in itertools.groupby(graph, key=lambda node: node.meta.get("node")):
             nodes = [*run]
             kinds = _declared(nodes) if made_from is None else _dtypes(made_from)
             parts = [inner for node in nodes for inner in _with_inner_nodes(node)]
-            if _NARROW_FLOATS & kinds or not kinds & (_FLOATS | _INTEGERS):
+            origin = made_from or before
+            before = origin
+            if _NARROW_FLOATS & kinds or not kinds & (_FLOATS | _INTEGERS) or origin is None:
                 continue
             rounds = kinds & _FLOATS and any(map(_rounds, parts))
             if rounds or any(map(_is_cast_to_float32, parts)):
-                yield str(nodes[-1].outputs[0].name) if made_from is None else made_from
+                yield origin
 
 
 def _declared(nodes: Sequence[onnx_ir.Node]) -> set[torch.dtype]:

@@ -21,10 +21,10 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_ir.errors import ConversionError, UnsupportedOperatorsError, first_line
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ops.fast_paths import tracing
 from torch_ir.ops.quiet_loggers import quieted
 from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, onnx_core, onnx_fx_passes, onnx_registration
 from torch_ir.ops.torch_types import TORCH_DTYPES
-from torch_ir.ops.tracing_lock import tracing
 from torch_ir.targets.node_summary import describe
 from torch_ir.targets.onnx.exact_numbers import exact_for, narrowed, with_integer_division
 from torch_ir.targets.onnx.quantized_operators import translations
@@ -165,10 +165,9 @@ def _refusal(ir: IR, exported: ExportedProgram, registry: Any, error: Exception)
     return ConversionError(f"{_name(ir)} cannot be converted to ONNX: {reason}\n  " + "\n  ".join(lines or [_name(ir)]))
 
 
-def _described(call: str | fx.Node, nodes: Mapping[str, OpNode]) -> str:
-    name = call.partition("__")[0] if isinstance(call, str) else origin_of(call)
-    node = nodes.get(name)
-    return describe(node) if node is not None else str(call if isinstance(call, str) else call.target)
+def _described(call: fx.Node, nodes: Mapping[str, OpNode]) -> str:
+    node = nodes.get(origin_of(call))
+    return str(call.target) if node is None else describe(node)
 
 
 def _conversions(exported: ExportedProgram, registry: Any) -> tuple[list[fx.Node], Callable[[Any], bool]]:
