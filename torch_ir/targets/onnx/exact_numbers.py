@@ -198,7 +198,7 @@ def _is_inexact(*values: Any) -> bool:
 def narrowed(model: onnx_ir.Model) -> Iterator[fx.Node]:
     """Return the nodes of torch's graph that compute in float64 or wide integers, but in float32 in ONNX.
 
-    The exporter inlines its functions, whose nodes have no origin: they follow nodes of the same operator, or stand alone.
+    The exporter inlines its functions; their nodes have no origin, and are attributed to the one before.
     """
     for graph in (model.graph, *model.functions.values()):
         before: fx.Node | None = None
