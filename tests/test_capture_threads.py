@@ -18,10 +18,10 @@ from torch import nn
 
 import torch_ir
 from tests.torch_state import torch_state, untouched
-from torch_ir.capture import instrument
 from torch_ir.capture.fast.fast_recording import record_fast
 from torch_ir.capture.fast.shape_tensors import NotCoveredError
 from torch_ir.errors import CaptureWarning, TorchIRError
+from torch_ir.ops import fast_paths
 from torch_ir.ops.fast_paths import plain_attention, uncompiled
 
 
@@ -396,8 +396,8 @@ def test_errors_leave_torch_and_the_model_as_they_were(error: BaseException, opt
     with untouched(), pytest.raises(expected):
         torch_ir.extract_ir(model, (torch.empty(3, 4, device="meta"),), **options)
     assert {name: id(weight) for name, weight in model.named_parameters()} == held
-    assert instrument._lock.acquire(blocking=False)
-    instrument._lock.release()
+    assert fast_paths._tracing.acquire(blocking=False)
+    fast_paths._tracing.release()
 
 
 def test_an_interrupt_in_one_thread_leaves_another_to_capture() -> None:

@@ -48,7 +48,6 @@ def _condition(when: Mapping[str, Any]) -> str:
                     "empty": "no elements",
                     "open": "open sizes",
                     "storage": "a view",
-                    "inexact": "a constant that is no float32 number",
                 }[kind]
             )
     return "; ".join(told)

@@ -7,7 +7,6 @@ The condition is a conjunction over a closed vocabulary:
   attr      an attribute equals a value: {"attr": {"train": true}}
   at_least  an attribute is a number of at least this: {"at_least": {"padding_idx": 0}}
   dtype     an input or output has one of these dtypes: {"dtype": ["float64"]}
-  inexact   an attribute is a number that float32 cannot represent: {"inexact": true}
   given     these optional tensors are present: {"given": ["attn_mask"]}
   rank      an input has this many dimensions: {"rank": 0}
   empty     an input has no elements: {"empty": true}
@@ -23,14 +22,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from struct import pack, unpack
 from typing import Any
 
 from torch_ir.analysis.memory.aliasing import counts_in_a_storage
 from torch_ir.backends.table import installed_backends
 from torch_ir.errors import ExecutionError, SerializationError
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ops.prepare_run import with_calls_inline
 
 TABLE = Path(__file__).parent / "deviations.json"
@@ -66,23 +63,10 @@ def _is_at_least(node: OpNode, wanted: Mapping[str, float]) -> bool:
     return all(isinstance(value, (int, float)) and value >= least for value, least in found)
 
 
-def _has_inexact_number(node: OpNode) -> bool:
-    """Whether an attribute is a fraction, or a list with one, that is another number in float32."""
-    return any(isinstance(value, float) and not _is_float32(value) for value in values_in(node.attrs))
-
-
-def _is_float32(value: float) -> bool:
-    try:
-        return value != value or unpack("f", pack("f", value))[0] == value
-    except OverflowError:
-        return False
-
-
 _TESTS: dict[str, Callable[[OpNode, Any], bool]] = {
     "attr": lambda node, wanted: all(name in node.attrs and node.attrs[name] == wanted[name] for name in wanted),
     "at_least": _is_at_least,
     "dtype": lambda node, wanted: any(tensor.dtype in wanted for tensor in (*node.inputs, *node.outputs)),
-    "inexact": lambda node, wanted: wanted == _has_inexact_number(node),
     "given": lambda node, wanted: set(wanted) <= set(node.args),
     "rank": lambda node, wanted: any(len(tensor.shape) == wanted for tensor in node.inputs),
     "empty": lambda node, wanted: wanted == any(0 in tensor.shape for tensor in node.inputs),

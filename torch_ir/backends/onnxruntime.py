@@ -11,17 +11,16 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from torch_ir.backends.exact_rules import ONNXRUNTIME
 from torch_ir.backends.table import Run, packages, register_backend
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.torch_types import TORCH_DTYPES
-from torch_ir.passes.decompose.rewriting import rewritten
 from torch_ir.run.binding import bind
 from torch_ir.targets.node_summary import describe
 
 _NUMPY = {"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"}
+_WIDE = ("float64", "complex128")
 _SMALL = 1 << 18  # elements of all outputs together
 _ALIKE = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
 
@@ -39,7 +38,7 @@ def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     from torch_ir.targets.onnx.model import onnx_model, weights_of
     from torch_ir.targets.write_onnx import default_opset
 
-    bound, values = bind(rewritten(with_calls_inline(ir), ONNXRUNTIME), weights)
+    bound, values = bind(with_calls_inline(ir), weights)
     model = onnx_model(bound, default_opset(bound))
     held = {name: _given(values[keys[0]]) for name, keys in weights_of(model).items()}
     options = onnxruntime.SessionOptions()
@@ -47,6 +46,9 @@ def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     options.log_severity_level = 4  # errors are raised instead
     # products with dequantised weights in float: by default, their inputs are rounded to int8
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    if any(tensor.dtype in _WIDE for node in bound.all_nodes() for tensor in node.outputs):
+        # its fusions write numbers as float32 attributes, as 0.3 in (x @ y) * 0.3
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_external_initializers(list(held), list(held.values()))
     content = onnx_ir.to_proto(model).SerializeToString()
     try:

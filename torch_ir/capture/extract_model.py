@@ -19,6 +19,7 @@ from torch_ir.capture.graph_warnings import (
     warn_of_class_questions,
     warn_of_gaps,
     warn_of_lost_values,
+    warn_of_padded_encoders,
     warn_of_shared_inputs,
 )
 from torch_ir.capture.instrument import capturing, exclusive, not_compiled
@@ -89,6 +90,7 @@ def extract_ir(
     warn_of_class_questions(model, call, ir, capture)
     warn_of_gaps(ir)
     warn_of_shared_inputs(ir, call)
+    warn_of_padded_encoders(model, ir)
     if constant := fixed_sizes(ir, model, call, dynamic_shapes):
         warnings.warn(f"a size that was asked to vary does not: {', '.join(constant)}", CaptureWarning, stacklevel=2)
     if narrowed := narrowed_size(ir, dynamic_shapes):

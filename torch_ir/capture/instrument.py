@@ -14,10 +14,9 @@ from __future__ import annotations
 import builtins
 import math
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache, partial
 from types import CodeType
 from typing import Any, NamedTuple, TypeVar
@@ -26,6 +25,7 @@ import torch
 from torch.fx import _symbolic_trace
 
 from torch_ir.errors import ExportError
+from torch_ir.ops.fast_paths import is_held, tracing
 from torch_ir.ops.torch_internals import (
     CONTROL_FLOW,
     DeviceContext,
@@ -62,7 +62,6 @@ class _State:
 
 _here = _Here()
 _state = _State()
-_lock = threading.RLock()
 _undo: list[Callable[[], None]] = []  # in the order in which the changes were made
 _intercepted: set[tuple[Any, str]] = set()
 _running: list[threading.Thread] = []  # threads that forward has started, while the outermost capture runs
@@ -79,8 +78,7 @@ def exclusive() -> Iterator[None]:
             "extract_ir is called in a thread that forward started while its model is being captured; "
             "call it in forward itself, or after the capture"
         )
-    compiler: Any = sys.modules.get("torch._dynamo.convert_frame")
-    with getattr(compiler, "compile_lock", None) or nullcontext(), _lock:
+    with tracing():
         yield
 
 
@@ -94,13 +92,8 @@ def not_compiled(function: _Function) -> _Function:
 
 def _forget() -> None:
     """In a forked child, undo the changes of captures in threads that do not exist there."""
-    global _lock
-    if _undo and not _lock._is_owned():  # type: ignore[attr-defined]  # by the thread that is left
+    if _undo and not is_held():  # by the thread that is left
         _take_back(0)
-        _lock = threading.RLock()
-        compiler: Any = sys.modules.get("torch._dynamo.convert_frame")
-        if compiler is not None:
-            compiler.compile_lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

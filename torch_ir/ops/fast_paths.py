@@ -1,16 +1,51 @@
-"""Disable the code that torch runs instead of a model's own operators, while a model is observed."""
+"""State of the process while a model is traced: one lock, and switches for fast paths.
+
+Fast paths are code that torch runs instead of a model's own operators; they are disabled while a model is observed.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from torch_ir.ops.torch_internals import compile_stance, set_compile_stance
+
+_COMPILER = "torch._dynamo.convert_frame"
+_tracing = threading.RLock()
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Hold the lock, and that of torch.compile, which must not see a patched torch."""
+    compiler: Any = sys.modules.get(_COMPILER)
+    with getattr(compiler, "compile_lock", None) or nullcontext(), _tracing:
+        yield
+
+
+def is_held() -> bool:
+    """Whether this thread holds the lock."""
+    return bool(_tracing._is_owned())  # type: ignore[attr-defined]  # as threading.Condition calls it
+
+
+def _renew() -> None:
+    """In a forked child, replace these locks if a thread that does not exist there holds them."""
+    global _tracing
+    if _tracing.acquire(blocking=False):
+        _tracing.release()
+        return
+    _tracing = threading.RLock()
+    compiler: Any = sys.modules.get(_COMPILER)
+    if compiler is not None:
+        compiler.compile_lock = threading.RLock()
+
+
+# -- fast paths -------------------------------------------------------------------------------------------------------
 
 
 class _Here(threading.local):
@@ -38,6 +73,7 @@ def _forget() -> None:
 
 
 if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
     os.register_at_fork(after_in_child=_forget)
 
 

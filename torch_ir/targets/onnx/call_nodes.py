@@ -78,8 +78,21 @@ def _converted(
         optimize_program(ir, program)
     graph = program.model.graph
     graph.metadata_props.clear()
+    _convert_outputs(graph, wanted)
     values = dict(zip(wanted, graph.outputs, strict=True))
     return program.model, values | dict(zip(given, graph.inputs, strict=True))
+
+
+def _convert_outputs(graph: onnx_ir.Graph, wanted: Sequence[TensorMeta]) -> None:
+    """Give outputs the dtypes of the graph: the exporter leaves sums of float16 in float32."""
+    for index, tensor in enumerate(wanted):
+        found, dtype = graph.outputs[index], value_of(tensor).dtype
+        if found.dtype not in (None, dtype):
+            cast = onnx_ir.node("Cast", [found], {"to": dtype})
+            graph.append(cast)
+            (made,) = cast.outputs
+            made.type, made.shape = onnx_ir.TensorType(dtype), found.shape
+            graph.outputs[index] = made
 
 
 def _insert(

@@ -15,8 +15,10 @@ from torch_ir.ir import IR, TensorMeta
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.passes.decompose.rewriting import rewritten
 from torch_ir.targets.node_summary import describe
 from torch_ir.targets.onnx.call_nodes import graph_with_calls, shape_of
+from torch_ir.targets.onnx.exact_operators import EXPORTED, MISTRANSLATED
 from torch_ir.targets.onnx.function_writer import FunctionWriter
 from torch_ir.targets.onnx.onnx_program import unsupported
 from torch_ir.targets.onnx.quantized_bias import with_separate_biases
@@ -30,7 +32,8 @@ _NOWHERE = "weights-that-are-not-bound-yet"  # a file name that a runtime report
 def onnx_model(ir: IR, opset: int, functions: str = "none") -> onnx_ir.Model:
     """Convert a graph, with each weight as an initialiser under its first key; only constants have values."""
     _refuse_places_in_storages(ir)
-    ir = with_separate_biases(with_functions(ir, functions))
+    _refuse_mistranslated(ir)
+    ir = with_separate_biases(with_functions(rewritten(ir, EXPORTED), functions))
     write = FunctionWriter(opset)
     made = ConvertedFunctions(write, set())
     called = made.called_by(ir)
@@ -57,6 +60,19 @@ def _refuse_places_in_storages(ir: IR) -> None:
     if strided := [node for node, inner in nodes if counts_in_a_storage(node, in_body=inner)]:
         name, lines = ir.model_name or "the graph", "\n  ".join(map(describe, strided))
         raise ConversionError(f"{name} cannot be converted to ONNX: places in the storage of a view:\n  {lines}")
+
+
+def _refuse_mistranslated(ir: IR) -> None:
+    """Raise ConversionError for nodes that torch's exporter would translate into another function."""
+    found = [
+        f"{describe(node)} {reason}"
+        for node in with_calls_inline(ir).all_nodes()
+        for matches, reason in [MISTRANSLATED.get(node.op_type, (None, ""))]
+        if matches is not None and matches(node)
+    ]
+    if found:
+        name, lines = ir.model_name or "the graph", "\n  ".join(found)
+        raise ConversionError(f"{name} cannot be converted to ONNX: torch.onnx has no exact translation:\n  {lines}")
 
 
 def weights_of(model: onnx_ir.Model) -> dict[str, tuple[str, ...]]:

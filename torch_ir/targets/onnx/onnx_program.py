@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import cache, partial
 from typing import Any
 
+import onnx_ir
 import torch
 import torch.fx.traceback
 from torch import Tensor, fx, nn
@@ -20,10 +21,12 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_ir.errors import ConversionError, UnsupportedOperatorsError, first_line
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ops.fast_paths import tracing
 from torch_ir.ops.quiet_loggers import quieted
 from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, onnx_core, onnx_fx_passes, onnx_registration
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.node_summary import describe
+from torch_ir.targets.onnx.exact_numbers import exact_for, narrowed, with_integer_division
 from torch_ir.targets.onnx.quantized_operators import translations
 from torch_ir.targets.torch.exporting import exported
 from torch_ir.targets.torch.fx_graph import write_program
@@ -59,10 +62,22 @@ def onnx_program(
 ) -> torch.onnx.ONNXProgram:
     """Export nodes of a graph, none of which is a call: a program from `given` to `wanted` tensors."""
     captured = _captured(ir, nodes, given, wanted)
+    registry = exact_for(_registry(opset), ir)
     try:
-        return onnx_core.export(captured, registry=_registry(opset), opset_version=opset, optimize=False, verbose=False)
+        with tracing():  # the exporter records into an evaluator of the process
+            made = onnx_core.export(captured, registry=registry, opset_version=opset, optimize=False, verbose=False)
     except Exception as error:  # any error of the exporter
-        raise _refusal(ir, captured, opset, error) from None
+        raise _refusal(ir, captured, registry, error) from None
+    refuse_float32(ir, made.model)
+    return made
+
+
+def refuse_float32(ir: IR, model: onnx_ir.Model) -> None:
+    """Raise ConversionError for nodes that the exporter computes in float32, but torch does not."""
+    nodes = {node.name: node for node in ir.nodes}
+    if lines := dict.fromkeys(_described(call, nodes) for call in narrowed(model)):
+        reason = "torch.onnx computes in float32 what torch computes in float64 or in integers"
+        raise ConversionError(f"{_name(ir)} cannot be converted to ONNX: {reason}:\n  " + "\n  ".join(lines))
 
 
 def _registry(opset: int) -> Any:
@@ -74,6 +89,7 @@ def _registry(opset: int) -> Any:
 def _registry_with(opset: int, quantized: bool) -> Any:
     """Collect the operators, which takes longer than translating a layer."""
     registry = onnx_registration.ONNXRegistry.from_torchlib(opset_version=opset)
+    with_integer_division(registry)
     for operator, translation in translations().items() if quantized else ():
         registry.register_op(operator, translation, is_complex=False)
     return registry
@@ -136,10 +152,10 @@ def unsupported(ir: IR, operators: Iterable[str]) -> UnsupportedOperatorsError:
     return UnsupportedOperatorsError(lines, missing)
 
 
-def _refusal(ir: IR, exported: ExportedProgram, opset: int, error: Exception) -> ConversionError:
+def _refusal(ir: IR, exported: ExportedProgram, registry: Any, error: Exception) -> ConversionError:
     """Return an error with the operators that are not supported, or that the exporter names."""
     nodes = {node.name: node for node in ir.nodes}
-    calls, is_known = _conversions(exported, opset)
+    calls, is_known = _conversions(exported, registry)
     unknown = [call for call in calls if not is_known(call.target)]
     blamed = re.findall(r"translating node %(\w+)", " ".join(map(str, _causes(error))))
     if unknown:
@@ -154,9 +170,8 @@ def _described(call: fx.Node, nodes: Mapping[str, OpNode]) -> str:
     return str(call.target) if node is None else describe(node)
 
 
-def _conversions(exported: ExportedProgram, opset: int) -> tuple[list[fx.Node], Callable[[Any], bool]]:
+def _conversions(exported: ExportedProgram, registry: Any) -> tuple[list[fx.Node], Callable[[Any], bool]]:
     """Return the calls after the exporter's decompositions, and a predicate for the ones it supports."""
-    registry = _registry(opset)
     with suppress(Exception):  # operators that torch cannot decompose stay
         exported = onnx_fx_passes.decompose_with_registry(exported, registry)
         onnx_fx_passes.remove_assertion_nodes(exported.graph_module)

@@ -13,6 +13,7 @@ from torch_ir.analysis.shapes.open_sizes import points_of
 from torch_ir.errors import ConversionError, first_line
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.sizes.expressions import Number, evaluate
+from torch_ir.ops.fast_paths import tracing
 
 Make = Callable[[TensorMeta, Callable[[int | str], int]], Tensor]
 
@@ -39,7 +40,8 @@ def exported(ir: IR, module: nn.Module, given: Sequence[TensorMeta], make: Make,
     )
     shapes = (varying,) if as_one else varying
     try:
-        program = torch.export.export(module, tuple(values), dynamic_shapes=shapes, strict=False)
+        with tracing():
+            program = torch.export.export(module, tuple(values), dynamic_shapes=shapes, strict=False)
     except Exception as error:  # any error of torch.export
         raise ConversionError(f"torch.export rejects {model}: {first_line(error)}") from None
     _check_sizes(given, program)

@@ -1,0 +1,224 @@
+"""Rewrites of operators that torch's ONNX exporter translates wrongly into operators that it translates correctly.
+
+Each rule is a function of the operator's arguments. It is traced at concrete sizes and never runs on values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import log, prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_ir.ir import OpNode
+from torch_ir.passes.decompose.rewriting import Rule
+from torch_ir.targets.stablehlo.torch_rules import log_sigmoid
+
+_aten = torch.ops.aten
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Return zeros for fully masked queries, where runtimes return a mean of all values, or NaN."""
+    if attn_mask is None:
+        return NotImplemented
+    seen = attn_mask if attn_mask.dtype == torch.bool else attn_mask != -torch.inf
+    made = _aten.scaled_dot_product_attention.default(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+    return torch.where(seen.any(-1, keepdim=True), made, 0.0)
+
+
+def batch_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Any:
+    """Batch norm with the statistics of the batch."""
+    return _normalised(input, weight, bias, eps)[0] if training else NotImplemented
+
+
+def functional_batch_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """Batch norm in training, with its saved and updated statistics."""
+    if not training:
+        return NotImplemented
+    made, mean, var = _normalised(input, weight, bias, eps)
+    count = input.numel() // input.shape[1]
+    new_mean = running_mean * (1 - momentum) + mean * momentum
+    new_var = running_var * (1 - momentum) + var * (momentum * count / max(1, count - 1))
+    return made, mean, torch.rsqrt(var + eps), new_mean, new_var
+
+
+def _normalised(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the normalised input, and the mean and biased variance per channel."""
+    around = [dim for dim in range(input.dim()) if dim != 1]
+    channels = [-1 if dim == 1 else 1 for dim in range(input.dim())]
+    wide = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
+    mean = wide.mean(around)
+    var = (wide - mean.reshape(channels)).square().mean(around)
+    made = (wide - mean.reshape(channels)) * torch.rsqrt(var + eps).reshape(channels)
+    if weight is not None:
+        made = made * weight.reshape(channels)
+    if bias is not None:
+        made = made + bias.reshape(channels)
+    return made.to(input.dtype), mean, var
+
+
+def _in_dtype(operator: Any) -> Rule:
+    """Return a softmax rule that converts its input to `dtype` first; runtimes convert the result."""
+
+    def rule(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+        return NotImplemented if dtype in (None, self.dtype) else operator(self.to(dtype), dim)
+
+    return rule
+
+
+def _by_divisor(operator: Any, dims: int) -> Rule:
+    """Return a rule for average pooling with `divisor_override`, which ONNX lacks."""
+
+    def rule(
+        self: Tensor,
+        kernel_size: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
+        if divisor_override is None or ceil_mode:
+            return NotImplemented
+        area = prod(kernel_size) if len(kernel_size) > 1 else kernel_size[0] ** dims
+        return operator(self, kernel_size, stride, padding, False, True) * (area / divisor_override)
+
+    return rule
+
+
+# -- losses and scatters ----------------------------------------------------------------------------------------------
+
+
+def cross_entropy(
+    self: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Any:
+    """Cross entropy with smoothed labels, for class indices."""
+    if label_smoothing == 0.0 or target.is_floating_point():
+        return NotImplemented
+    channel = 1 if self.dim() > 1 else 0
+    logs = torch.log_softmax(self, channel)
+    hard = _aten.nll_loss_nd.default(logs, target, weight, reduction, ignore_index)
+    kept = target != ignore_index
+    shape = [-1 if dim == channel else 1 for dim in range(self.dim())]
+    spread = -(logs if weight is None else logs * weight.reshape(shape)).sum(channel)
+    spread = torch.where(kept, spread, 0.0)
+    if reduction == 1:
+        if weight is None:
+            count = kept.sum().to(self.dtype)
+        else:
+            count = torch.where(kept, weight[torch.where(kept, target, 0)], 0.0).sum()
+        spread = spread.sum() / count
+    elif reduction == 2:
+        spread = spread.sum()
+    smooth = label_smoothing / self.shape[channel]
+    return (1 - label_smoothing) * hard + smooth * spread
+
+
+def scatter_mean(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Any:
+    """Compute a mean as a sum and a count."""
+    if reduce != "mean" or not self.is_floating_point():
+        return NotImplemented
+    part = src[tuple(slice(0, size) for size in index.shape)]
+    start, counts = self, torch.ones_like(self)
+    if not include_self:
+        is_met = torch.zeros_like(self).scatter(dim, index, torch.ones_like(part)) > 0
+        start, counts = torch.where(is_met, 0.0, self), torch.where(is_met, 0.0, counts)
+    total = start.scatter_add(dim, index, part)
+    return total / counts.scatter_add(dim, index, torch.ones_like(part))
+
+
+# -- numbers that are not exact in float32 ----------------------------------------------------------------------------
+
+
+def _logarithm(base: float) -> Rule:
+    """Return a rule that divides natural logarithms of float64 by a constant, which the exporter rounds to float32."""
+
+    def rule(self: Tensor) -> Any:
+        return self.log() / log(base) if self.dtype == torch.float64 else NotImplemented
+
+    return rule
+
+
+def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
+    """Return steps in float64, which the exporter counts in float32."""
+    if dtype != torch.float64:
+        return NotImplemented
+    count = _aten.arange.start_step(start, end, step, dtype=dtype).numel()
+    return start + step * torch.arange(count, dtype=torch.int64).to(torch.float64)
+
+
+NORMS: dict[str, Rule] = {
+    "aten.batch_norm.default": batch_norm,
+    "aten._native_batch_norm_legit_functional.default": functional_batch_norm,
+}
+SOFTMAX: dict[str, Rule] = {
+    "aten.softmax.int": _in_dtype(_aten.softmax.int),
+    "aten.log_softmax.int": _in_dtype(_aten.log_softmax.int),
+}
+EXPORTED: dict[str, Rule] = {
+    "aten.scaled_dot_product_attention.default": attention,
+    **SOFTMAX,
+    **NORMS,
+    "aten.cross_entropy_loss.default": cross_entropy,
+    "aten.log_sigmoid.default": log_sigmoid,
+    "aten.avg_pool2d.default": _by_divisor(_aten.avg_pool2d.default, 2),
+    "aten.avg_pool3d.default": _by_divisor(_aten.avg_pool3d.default, 3),
+    "aten.scatter_reduce.two": scatter_mean,
+    "aten.log2.default": _logarithm(2.0),
+    "aten.log10.default": _logarithm(10.0),
+    "aten.arange.start_step": arange,
+}
+
+
+def _ignores_replacement(node: OpNode) -> bool:
+    return not node["replacement"] and node["num_samples"] != 1
+
+
+def _ignores_divisor(node: OpNode) -> bool:
+    return bool(node["ceil_mode"]) and node["divisor_override"] is not None
+
+
+# operators that no rule repairs: when the translation is another function, and what it does
+MISTRANSLATED: dict[str, tuple[Callable[[OpNode], bool], str]] = {
+    "aten.multinomial.default": (_ignores_replacement, "would draw with replacement"),
+    "aten.avg_pool2d.default": (_ignores_divisor, "would ignore divisor_override"),
+    "aten.avg_pool3d.default": (_ignores_divisor, "would ignore divisor_override"),
+}
