@@ -93,14 +93,15 @@ def not_compiled(function: _Function) -> _Function:
 
 
 def _forget() -> None:
-    """In a forked child, undo the changes of captures in threads that do not exist there."""
+    """In a forked child, undo the changes of captures in threads that do not exist there, and release their locks."""
     global _lock
-    if _undo and not _lock._is_owned():  # type: ignore[attr-defined]  # by the thread that is left
-        _take_back(0)
-        _lock = threading.RLock()
-        compiler: Any = sys.modules.get("torch._dynamo.convert_frame")
-        if compiler is not None:
-            compiler.compile_lock = threading.RLock()
+    if _lock._is_owned():  # type: ignore[attr-defined]  # by the thread that is left
+        return
+    _take_back(0)
+    _lock = threading.RLock()
+    compiler: Any = sys.modules.get("torch._dynamo.convert_frame")
+    if hasattr(compiler, "compile_lock") and not compiler.compile_lock._is_owned():
+        compiler.compile_lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,14 +1,16 @@
-"""Convert tensors to the raw bytes of a constant, and back."""
+"""Plain tensors, and the raw bytes of constants."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import Dim, TensorData
+from torch_ir.ops.torch_internals import is_traceable_wrapper_subclass
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 
 _ALIKE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # for dtypes that torch cannot copy
@@ -41,3 +43,15 @@ def to_tensor(data: TensorData, stride: Sequence[Dim] | None = None) -> torch.Te
     memory = torch.zeros((int(places.max()) + 1, dtype.itemsize), dtype=torch.uint8, device="cpu")
     memory[places.flatten()] = flat.view(-1, dtype.itemsize)  # overlapping elements are equal
     return memory.view(dtype).as_strided(data.shape, steps)
+
+
+def plain_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace each wrapper, such as a quantised weight, by its plain tensors: `fc.weight.qdata`, `fc.weight.scale`."""
+    plain: dict[str, Any] = {}
+    for key, value in values.items():
+        if is_traceable_wrapper_subclass(value):
+            names = value.__tensor_flatten__()[0]
+            plain.update(plain_tensors({f"{key}.{name}": getattr(value, name) for name in names}))
+        else:
+            plain[key] = value
+    return plain

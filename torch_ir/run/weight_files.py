@@ -26,8 +26,7 @@ from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.checks.limits import Budget
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_text import parse_json, read_text
-from torch_ir.ops.tensor_data import to_tensor
-from torch_ir.ops.tensor_subclasses import plain_tensors
+from torch_ir.ops.tensor_data import plain_tensors, to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 from torch_ir.run.gguf_file import for_keys, gguf_tensors
 from torch_ir.run.pickled_file import load_pickled

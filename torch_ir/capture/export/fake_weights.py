@@ -13,12 +13,12 @@ from torch import nn
 from torch_ir.capture.state.side_effects import note_change
 from torch_ir.capture.state.weight_attributes import WeightAttributes
 from torch_ir.capture.walk import modules, own_attributes, weights
-from torch_ir.ops.tensor_subclasses import is_made_of_others
 from torch_ir.ops.torch_internals import (
     FakeTensor,
     FakeTensorMode,
     count_as_parameter,
     fake_mode,
+    is_traceable_wrapper_subclass,
     pytree,
     transform_subclass,
 )
@@ -88,7 +88,7 @@ def weight_free(model: nn.Module) -> Iterator[tuple[FakeTensorMode, Collection[t
 
 def fake_copy(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     """Return a fake tensor with the same metadata; a meta tensor becomes one on cpu."""
-    if is_made_of_others(tensor):
+    if is_traceable_wrapper_subclass(tensor):
         whole: torch.Tensor = transform_subclass(  # type: ignore[no-untyped-call]  # torch's own
             tensor, lambda _, inner: fake_copy(inner, mode)
         )
