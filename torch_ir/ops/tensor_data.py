@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from torch_ir.errors import ConversionError
+from torch_ir.errors import ConversionError, GraphError
 from torch_ir.ir import Dim, TensorData
 from torch_ir.ops.torch_internals import is_traceable_wrapper_subclass
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 
 _ALIKE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # for dtypes that torch cannot copy
+_MOST_SPREAD = 1 << 30  # bytes of memory that a constant with strides may span; those between its elements are not used
 
 
 def from_tensor(tensor: torch.Tensor) -> TensorData:
@@ -40,8 +41,13 @@ def to_tensor(data: TensorData, stride: Sequence[Dim] | None = None) -> torch.Te
     places = torch.zeros(data.shape, dtype=torch.int64, device="cpu")
     for dim, step in enumerate(steps):
         places += (torch.arange(data.shape[dim], device="cpu") * step).view(-1, *[1] * (len(steps) - dim - 1))
-    memory = torch.zeros((int(places.max()) + 1, dtype.itemsize), dtype=torch.uint8, device="cpu")
-    memory[places.flatten()] = flat.view(-1, dtype.itemsize)  # overlapping elements are equal
+    count, elements = int(places.max()) + 1, flat.view(-1, dtype.itemsize)
+    if count * dtype.itemsize > max(_MOST_SPREAD, 64 * len(data.raw)):
+        raise GraphError(f"a constant of {len(data.raw)} bytes has strides {steps}, which spread it too far", rule="R2")
+    memory = torch.zeros((count, dtype.itemsize), dtype=torch.uint8, device="cpu")
+    memory[places.flatten()] = elements
+    if not torch.equal(memory[places.flatten()], elements):
+        raise GraphError(f"a constant has strides {steps}, so that elements with different values overlap", rule="R7")
     return memory.view(dtype).as_strided(data.shape, steps)
 
 
