@@ -316,10 +316,8 @@ def export_in_this_thread() -> Iterator[None]:
     from torch.export import _trace
 
     with exporting(), ExitStack() as stack:
-        for name in (
-            "_is_compiling_flag",
-            "_is_exporting_flag",
-        ):  # torch.compile, which control flow needs, reads these
+        # torch.compile, which control flow needs, reads these
+        for name in ("_is_compiling_flag", "_is_exporting_flag"):
             stack.enter_context(set_attribute(torch.compiler, name, True))
         stack.enter_context(set_attribute(_state, "has_flags", True))
         stack.enter_context(set_attribute(_trace, "_compiling_state_context", _as_exporting))

@@ -15,6 +15,7 @@ from typing import Any
 # Exactly these types are copied and restored: a subclass may override `copy` or `clear`.
 TABLES = (dict, OrderedDict, defaultdict, Counter)
 CONTAINERS = frozenset((list, set, deque, *TABLES))
+LRU_CACHE = type(functools.lru_cache(lambda: None))
 ABSENT = object()  # in place of a value where there is none
 _PLAIN_KEYS = frozenset((str, int, float, bool, bytes, type(None)))
 

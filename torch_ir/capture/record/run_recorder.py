@@ -69,9 +69,8 @@ class Recorder:
         self.modules = ModuleCalls(model)
         self.untracked = UntrackedTensors(self.modules, self._here, self._meta)
         self.tape = Tape(mode, lambda tensor: self.untracked.node_of(self.tape, tensor))
-        self.written: dict[
-            int, tuple[torch.UntypedStorage, torch.UntypedStorage]
-        ] = {}  # with a copy of its former content
+        # memory that was written to, with a copy of its former content
+        self.written: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self.layout = ""  # the first line that reads strides or an offset
         self._answers: dict[fx.Node, tuple[int | None, Any]] = {}  # with the memory that the value is in
         self._functions = FunctionCalls()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from torch_ir.capture.program.provenance import is_users, is_users_module
-from torch_ir.ops.references import ABSENT, cells_of
+from torch_ir.ops.references import ABSENT, LRU_CACHE, cells_of
 
 _MOST = 200  # functions reached from one
 _IMPLICIT = frozenset(
@@ -95,9 +95,8 @@ def _function(value: Any) -> FunctionType | None:
     return value if isinstance(value, FunctionType) else None
 
 
-_LRU = type(functools.lru_cache(lambda: None))
 _WRAPPERS = frozenset(
-    (property, staticmethod, classmethod, MethodType, functools.partial, functools.cached_property, _LRU)
+    (property, staticmethod, classmethod, MethodType, functools.partial, functools.cached_property, LRU_CACHE)
 )
 
 
