@@ -51,6 +51,15 @@ def to_tensor(data: TensorData, stride: Sequence[Dim] | None = None) -> torch.Te
     return memory.view(dtype).as_strided(data.shape, steps)
 
 
+def byte_range(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the range of bytes that a tensor spans in its storage; it is empty if the tensor is."""
+    size, first = tensor.element_size(), tensor.storage_offset()
+    if not tensor.numel():
+        return 0, 0
+    last = first + sum((count - 1) * step for count, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(first * size), int((last + 1) * size)
+
+
 def plain_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
     """Replace each wrapper, such as a quantised weight, by its plain tensors: `fc.weight.qdata`, `fc.weight.scale`."""
     plain: dict[str, Any] = {}

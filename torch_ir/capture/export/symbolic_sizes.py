@@ -154,7 +154,7 @@ class Bindings:
         self.are_inputs_read = False
 
     def bind(self, expression: Any, made: TensorMeta, dim: int | None) -> None:
-        """Bind a symbol to the first dimension of an input that it is, else one that depends on it alone, else a node."""
+        """Bind a symbol to the first input dimension that is the symbol or depends on it alone, else to a node."""
         if len(expression.free_symbols) != 1:
             return
         name = self.names.name(next(iter(expression.free_symbols)))
