@@ -112,20 +112,29 @@ def test_state_is_named_and_restored(reached: str, capture: str) -> None:
 
 
 def test_a_class_is_not_kept_after_its_capture() -> None:
-    """Nor what the closure of its forward holds."""
+    """Nor what the closure of its forward holds, nor the class of an object with slots."""
 
-    def make() -> tuple[nn.Module, Any, Any]:
+    def make() -> tuple[nn.Module, Any, Any, Any]:
         held = torch.ones(3)
 
+        class Slotted:
+            __slots__ = ("value",)
+
         class Local(Plain):
+            def __init__(self) -> None:
+                super().__init__()
+                self.slotted = Slotted()
+                self.slotted.value = 2
+
             def forward(self, x: Tensor) -> Tensor:
-                return super().forward(x) + held
+                return super().forward(x) + held * self.slotted.value
 
-        return Local().eval(), weakref.ref(Local), weakref.ref(held)
+        return Local().eval(), weakref.ref(Local), weakref.ref(held), weakref.ref(Slotted)
 
-    model, kind, tensor = make()
+    model, kind, tensor, slotted = make()
     extract_ir(model, (torch.empty(3, device="meta"),))
     del model
     gc.collect()
     assert kind() is None
     assert tensor() is None
+    assert slotted() is None

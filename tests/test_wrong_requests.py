@@ -20,6 +20,7 @@ X = torch.empty(2, 3, device="meta")
         ({"time_limit": "10"}, "time_limit='10' must be a positive number"),
         ({"time_limit": float("nan")}, "time_limit=nan must be a positive number"),
         ({"fixed": 5}, "fixed takes a dict from arguments of forward to values, not int"),
+        ({"fixed": {"input": [[float("nan")] * 3] * 2}}, "contains NaN"),
         ({"leaf": "Linear"}, r"leaf takes several classes or their names; .*\('Linear',\)"),
     ],
 )

@@ -48,8 +48,8 @@ def climb(steps: Sequence[Step], *, isolated: bool = False, time_limit: float = 
     """Return the IR of the first step that succeeds; if none does, raise the error of the first step."""
     if isolated and not _can_fork():
         raise ExportError(
-            "isolated=True needs a child process, which this process cannot fork: it is a daemon of multiprocessing, or "
-            "the system has no fork; capture without isolated, or in another process"
+            "isolated=True needs a child process, but this process cannot fork: it is a daemon of multiprocessing, or "
+            "the system has no fork; capture in another process, or without isolated"
         )
     plain: TorchIRError | None = None
     for number, step in enumerate(steps, 1):

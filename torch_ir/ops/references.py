@@ -73,16 +73,17 @@ class Slots(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
 
-_known_slots: weakref.WeakKeyDictionary[type, Mapping[str, MemberDescriptorType]] = weakref.WeakKeyDictionary()
+_without_slots: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def _slots_of(kind: type) -> Mapping[str, MemberDescriptorType]:
     """Return the slots of the Python classes among the bases of a class, those of the class itself last."""
-    found = _known_slots.get(kind)
-    if found is None:
-        own = [vars(base).items() for base in reversed(kind.__mro__) if "__slots__" in vars(base)]
-        found = {name: member for items in own for name, member in items if isinstance(member, MemberDescriptorType)}
-        _known_slots[kind] = found
+    if kind in _without_slots:
+        return {}
+    own = [vars(base).items() for base in reversed(kind.__mro__) if "__slots__" in vars(base)]
+    found = {name: member for items in own for name, member in items if isinstance(member, MemberDescriptorType)}
+    if not found:  # others are not kept: a member refers to its class, which would never be collected
+        _without_slots.add(kind)
     return found
 
 
