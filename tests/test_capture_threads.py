@@ -21,7 +21,7 @@ from tests.torch_state import torch_state, untouched
 from torch_ir.capture.fast.fast_recording import record_fast
 from torch_ir.capture.fast.shape_tensors import NotCoveredError
 from torch_ir.errors import CaptureWarning, TorchIRError
-from torch_ir.ops import fast_paths
+from torch_ir.ops import shared_by_threads
 from torch_ir.ops.fast_paths import plain_attention, uncompiled
 
 
@@ -396,8 +396,8 @@ def test_errors_leave_torch_and_the_model_as_they_were(error: BaseException, opt
     with untouched(), pytest.raises(expected):
         torch_ir.extract_ir(model, (torch.empty(3, 4, device="meta"),), **options)
     assert {name: id(weight) for name, weight in model.named_parameters()} == held
-    assert fast_paths._tracing.acquire(blocking=False)
-    fast_paths._tracing.release()
+    assert shared_by_threads._tracing.acquire(blocking=False)
+    shared_by_threads._tracing.release()
 
 
 def test_an_interrupt_in_one_thread_leaves_another_to_capture() -> None:

@@ -99,7 +99,7 @@ def test_what_cannot_be_taken_apart_says_why() -> None:
     x, y = tensor("x", 2, 3), tensor("y", 2, 3)
     bmm = captured(module(lambda self, x: torch.bmm(x, x)), torch.randn(2, 3, 3)).nodes[0]
     assert decomposed(bmm) == "torch has no decomposition of it"
-    assert decomposed(OpNode("y", "mylib.mix.default", [x], [y])) == "it is no operator of torch"
+    assert decomposed(OpNode("y", "mylib.mix.default", [x], [y])) == "it is not an operator of torch"
     assert decomposed(OpNode("y", "aten.gelu.default", [x], [y])) == "its arguments have no names"
     wrong = OpNode("y", "aten.gelu.default", [x], [tensor("y", 9)], {"approximate": "none"}, args=["self"])
     assert decomposed(wrong) == "'y' is made as float32[9], but read as float32[2, 3]"

@@ -16,6 +16,8 @@ from torch_ir import IRExecutor, WeightLoadError, extract_ir, load_weights, open
 from torch_ir.cli import main
 from torch_ir.llm import extract_llm, generate
 from torch_ir.run.gguf_file import GgufTensor
+from torch_ir.run.stored import StoredTensor
+from torch_ir.run.stored_piece import StoredPiece
 
 SIZES = {
     "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1, "num_attention_heads": 8,
@@ -98,7 +100,28 @@ def test_every_block_format(tmp_path: Path) -> None:
         theirs = torch.from_numpy(gguf.quants.dequantize(np.array(each.data), each.tensor_type)).view(4, 256)
         assert torch.equal(ours.float(), theirs), each.name
         assert torch.isfinite(theirs).all(), each.name
+        pieces = [opened[each.name].elements(start, start + 300) for start in (0, 100, 512, 724)]
+        assert all(map(torch.equal, pieces, (ours.view(-1)[start : start + 300] for start in (0, 100, 512, 724))))
+        assert opened[each.name].elements(5, 5).numel() == 0
     assert [opened[name].dtype for name in ("F16", "BF16", "Q2_K")] == [torch.float16, torch.bfloat16, torch.float32]
+
+
+def test_a_piece_reads_its_own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column of each row is read row by row, and not the whole tensor for each."""
+    data = np.random.default_rng(0).standard_normal((64, 256), dtype=np.float32)
+    path = write(tmp_path / "one.gguf", "llama", {"w": (gguf.quants.quantize(data, KINDS.Q8_0), KINDS.Q8_0)})
+    weight, sizes = open_weights(path)["w"], list[int]()
+    whole = weight.load()
+    read = StoredTensor.elements
+
+    def elements(tensor: StoredTensor, start: int, stop: int) -> torch.Tensor:
+        sizes.append(stop - start)
+        return read(tensor, start, stop)
+
+    monkeypatch.setattr(StoredTensor, "elements", elements)
+    piece = StoredPiece.of(weight).cut(1, [(32, 64)])
+    assert torch.equal(piece.load(), whole[:, 32:64])
+    assert sum(sizes) == weight.size_in_file
 
 
 @pytest.mark.parametrize("form", ["F32", "Q8_0"])

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tests.golden_packs import NET, X, compared, dumped, golden
 from tests.proof import captured
-from torch_ir import Limits, compare_golden
+from torch_ir import Limits, compare_golden, load_weights, open_weights
 from torch_ir.cli.verb import show
 from torch_ir.errors import MissingFileError, SerializationError
 from torch_ir.golden import pack as pack_file
@@ -242,3 +242,25 @@ def test_no_report_writes_control_characters(capsys: pytest.CaptureFixture[str])
     """Whatever a report contains, the command line prints printable text."""
     show(Namespace(json=False), dict, lambda: "a\x1b[2J\u202e\nb")
     assert capsys.readouterr().out == "a\\x1b[2J\\u202e\nb\n"
+
+
+def safetensors_of(path: Path, dtype: str, shape: list[int], size: int) -> Path:
+    """A file with one tensor of zeros, `tanh`, of any dtype of the format."""
+    header = json.dumps({"tanh": {"dtype": dtype, "shape": shape, "data_offsets": [0, size]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+    return path
+
+
+def test_dumps_of_dtypes_that_torch_does_not_convert(pack: Path, tmp_path: Path) -> None:
+    """One that torch lacks is rejected; one that it cannot compute with differs."""
+    with pytest.raises(SerializationError, match=r"cannot read .*F6\.safetensors"):
+        compare_golden(pack, safetensors_of(tmp_path / "F6.safetensors", "F6_E2M3", [4], 3))
+    found = compare_golden(pack, safetensors_of(tmp_path / "F4.safetensors", "F4", [2], 1))
+    assert found.differing == ["tanh"]
+
+
+def test_scales_of_eight_bits(tmp_path: Path) -> None:
+    """Weights of this dtype are opened as they are loaded."""
+    path = safetensors_of(tmp_path / "scales.safetensors", "F8_E8M0", [2], 2)
+    opened, loaded = open_weights(path)["tanh"], load_weights(path)["tanh"]
+    assert opened.load().dtype == loaded.dtype == torch.float8_e8m0fnu

@@ -267,3 +267,15 @@ def test_workers_that_may_have_no_children_capture_in_process() -> None:
     """The processes of a pool cannot fork once more; there, a risky step runs where it is."""
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.map(_climb_in_a_worker, [0]) == ["made"]
+
+
+def _isolated_in_a_worker(_: int) -> str:
+    with pytest.raises(ExportError) as raised:
+        climb([Step("M", "one", graph)], isolated=True)
+    return str(raised.value)
+
+
+def test_workers_that_may_have_no_children_do_not_isolate() -> None:
+    """A capture that was to run in a child only is refused there, not run in this process."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert "this process cannot fork" in pool.map(_isolated_in_a_worker, [0])[0]

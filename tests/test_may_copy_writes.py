@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.ambient_sweep import LAYOUTS, ROADS, Layout, layout_cases, outcomes, sample
+from tests.proof import module
 from torch_ir import IR, CaptureWarning, ConversionError, ExecutionError, IRExecutor, extract_ir
 from torch_ir import compile as compiled
+from torch_ir.capture.program import may_copy
 
 
 def capture(model: nn.Module, *inputs: Any, road: str = "auto") -> IR:
@@ -187,3 +189,18 @@ def test_a_second_example_keeps_its_strides(strided: Tensor) -> None:
         warnings.simplefilter("ignore")
         ir = capture(_Reads(), strided, strided, road="export")
     assert ir.graph_inputs[0].stride == ir.graph_inputs[1].stride
+
+
+def test_many_writes_to_one_tensor_are_not_compared_with_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless a result may be a copy: before, each read was compared with every earlier write."""
+    compared = list[int]()
+    monkeypatch.setattr(may_copy.Sharing, "_between", lambda *_: compared.append(1))
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        out = torch.zeros(50, 4)
+        for row in range(50):
+            out[row] = x[row] * 2
+        return out
+
+    capture(module(forward), torch.ones(50, 4))
+    assert compared == []

@@ -24,7 +24,7 @@ from torch_ir import random_weights as weights_for
 from torch_ir.analysis.shapes import inference as shapes
 from torch_ir.analysis.shapes.inference import Shapes, wrong_shapes
 from torch_ir.ops.forbidden import reaches
-from torch_ir.ops.quiet_loggers import Silence
+from torch_ir.ops.quiet_loggers import silence
 from torch_ir.ops.schema import operator_names
 
 CYCLES, SOME_CYCLES = 1000, 24
@@ -192,12 +192,12 @@ def test_one_executor_may_be_shared() -> None:
 def test_a_logger_is_silent_while_any_thread_wants_it() -> None:
     """It is enabled again when the last one ends, in any order."""
     logger = logging.getLogger("tests.silenced")
-    silence = Silence(logger.name)
-    silence.__enter__()
-    silence.__enter__()
-    silence.__exit__(None, None, None)
+    silent = silence(logger.name)
+    silent.__enter__()
+    silent.__enter__()
+    silent.__exit__(None, None, None)
     assert logger.disabled
-    silence.__exit__(None, None, None)
+    silent.__exit__(None, None, None)
     assert not logger.disabled
 
 

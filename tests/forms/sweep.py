@@ -16,7 +16,7 @@ from tests.forms import forms
 from tests.forms.form import CAPTURED, CARRIED, REFUSED, UNBUILT, VERIFIED, Form, Outcome
 from tests.proof import quiet, to_meta, verdict
 from torch_ir import IR, ExportError, IRExecutor, TorchIRError, convert_exported_program, export_model, extract_ir
-from torch_ir.ops.tensor_subclasses import plain_tensors
+from torch_ir.ops.tensor_data import plain_tensors
 from torch_ir.run.tolerances import compare
 
 

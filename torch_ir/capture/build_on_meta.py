@@ -17,19 +17,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 # Calls that return uninitialised or random tensors, which a checkpoint will fill in.
 _ALLOCATE = frozenset(
     getattr(torch, name)
-    for name in [
-        "empty",
-        "rand",
-        "randn",
-        "empty_strided",
-        "empty_like",
-        "rand_like",
-        "randn_like",
-        "randint",
-        "randint_like",
+    for name in (
+        "empty", "rand", "randn", "empty_strided", "empty_like", "rand_like", "randn_like", "randint", "randint_like",
         "normal",
-    ]
-)
+    )
+)  # fmt: skip
 # Calls that fill a tensor: on meta they do nothing, slowly.
 _FILL = frozenset((torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.zero_, torch.Tensor.fill_))
 

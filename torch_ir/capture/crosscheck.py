@@ -21,20 +21,15 @@ _log = logging.getLogger("torch_ir.capture")
 
 
 def quickly(
-    model: nn.Module,
-    call: Call,
-    otherwise: Callable[[], IR],
-    check: Callable[[], IR] | None = None,
-    with_functions: bool = False,
-    dynamic_shapes: Any = None,
-    with_gradients: bool = False,
+    model: nn.Module, call: Call, otherwise: Callable[[], IR], check: Callable[[], IR] | None = None, **options: Any
 ) -> IR:
-    """Return the fast recording if it covers the model, else `otherwise()`; with a check, only if both graphs agree."""
+    """Return the fast recording if it covers the model, else `otherwise()`; with a check, only if both graphs agree.
+
+    `options` are those of `record_fast`.
+    """
     refuse_scripted(model)
     try:
-        quick = record_fast(
-            model, *call, dynamic_shapes=dynamic_shapes, with_functions=with_functions, with_gradients=with_gradients
-        )
+        quick = record_fast(model, *call, **options)
     except NotCoveredError as reason:
         _log.info("%s is not recorded fast: %s", type(model).__name__, reason)
         return otherwise()

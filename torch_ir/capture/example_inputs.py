@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from torch_ir.ops.tensor_subclasses import is_made_of_others
-from torch_ir.ops.torch_internals import memory_key, pytree
+from torch_ir.ops.torch_internals import is_traceable_wrapper_subclass, memory_key, pytree
 
 
 class OwnMemory:
@@ -17,7 +16,7 @@ class OwnMemory:
         self._seen: set[int] = set()
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_meta or tensor.layout != torch.strided or is_made_of_others(tensor):
+        if tensor.is_meta or tensor.layout != torch.strided or is_traceable_wrapper_subclass(tensor):
             return tensor
         memory = memory_key(tensor)
         is_alone = memory not in self._seen and not tensor.storage_offset()
@@ -41,7 +40,7 @@ def shared_inputs(call: Any) -> list[tuple[str, str]]:
     first: dict[int, str] = {}
     pairs = []
     for path, leaf in pytree.tree_flatten_with_path(call)[0]:
-        if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided and not is_made_of_others(leaf):
+        if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided and not is_traceable_wrapper_subclass(leaf):
             place, memory = f"input{pytree.keystr(path[1:])}", memory_key(leaf)
             if first.setdefault(memory, place) != place:
                 pairs.append((first[memory], place))

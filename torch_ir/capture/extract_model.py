@@ -71,12 +71,12 @@ def extract_ir(
     `crosscheck` compares a fast recording with the graph of `torch.export`, and returns the latter if they differ.
     `isolated` runs the model's code only in a child process, for at most `time_limit` seconds for each step.
     """
-    call = (_as_tuple(example_inputs), dict(kwargs or {}))
+    call = _call(example_inputs, kwargs)
     with exclusive():  # during a capture, the weights of the model are replaced
         _check_request(model, call, strict)
-        _check_options(capture, blocks, dynamic_shapes, fixed)
+        _check_options(capture, blocks, leaf, dynamic_shapes, fixed, time_limit)
         known = with_fixed(model, call, fixed or {})
-        ways, in_blocks = _ways(model, call, explore), blocks == "function"
+        ways, in_blocks = _ways(model, call, explore), blocks == "function" and level == "aten"
         is_fast = _is_fast(capture, dynamic_shapes)
         request = Request(
             model, known.call, dynamic_shapes, capture, ways, crosscheck, in_blocks, is_fast, known.tensors
@@ -95,8 +95,7 @@ def extract_ir(
         warnings.warn(f"a size that was asked to vary does not: {', '.join(constant)}", CaptureWarning, stacklevel=2)
     if narrowed := narrowed_size(ir, dynamic_shapes):
         warnings.warn(f"a size does not vary as asked: {narrowed}", CaptureWarning, stacklevel=2)
-    if level != "aten" or leaf:
-        return ir.at_level(level, leaf)
+    ir = ir.at_level(level, leaf) if level != "aten" or leaf else ir
     return ir.fold_blocks() if blocks == "function" else ir
 
 
@@ -115,13 +114,19 @@ def extract_training_step(step: nn.Module, call: Call, *, strict: bool) -> IR:
     return ir
 
 
-def _check_options(capture: str, blocks: str, dynamic_shapes: Any, fixed: Mapping[str, Any] | None) -> None:
+def _check_options(capture: str, blocks: str, leaf: Any, dynamic_shapes: Any, fixed: Any, time_limit: Any) -> None:
     for name, value, known in (("capture", capture, _CAPTURES), ("blocks", blocks, _BLOCKS)):
         if value not in known:
             nearest = did_you_mean(str(value), known)
             raise ExportError(f"{name}={value!r:.40} is none of {', '.join(known)}{nearest}")
     if capture == "record" and dynamic_shapes is not None:
         raise ExportError("a recording has the sizes of its example inputs; dynamic_shapes need capture='export'")
+    if isinstance(leaf, str):
+        raise ExportError(f"leaf takes several classes or their names; wrap the one in a tuple: ({leaf!r:.80},)")
+    if fixed is not None and not isinstance(fixed, Mapping):
+        raise ExportError(f"fixed takes a dict from arguments of forward to values, not {type(fixed).__name__}")
+    if not isinstance(time_limit, (int, float)) or not time_limit > 0:
+        raise ExportError(f"time_limit={time_limit!r:.40} must be a positive number of seconds")
     if fixed and (capture == "export" or dynamic_shapes is not None):
         raise ExportError("fixed inputs are recorded: they take no dynamic_shapes, and capture='auto' or 'record'")
 
@@ -160,7 +165,7 @@ def export_model(
     """Run `torch.export` on a model whose weights are fake tensors; the arguments are those of `extract_ir`."""
     from torch_ir.capture.export.torch_export import trace  # slow to import, and most captures do not need it
 
-    call = (_as_tuple(example_inputs), dict(kwargs or {}))
+    call = _call(example_inputs, kwargs)
     with exclusive():
         _check_request(model, call, strict)
         refuse_scripted(model)
@@ -185,7 +190,8 @@ def _check_request(model: nn.Module, call: Call, strict: bool, *, is_training: b
         )
 
 
-def _as_tuple(example_inputs: Any) -> tuple[Any, ...]:
+def _call(example_inputs: Any, kwargs: Any) -> Call:
+    """Return the positional and keyword inputs; raise ExportError for other types than documented."""
     if isinstance(example_inputs, torch.Tensor):
         raise ExportError("example_inputs is a tensor; wrap it in a tuple: (tensor,)")
     if isinstance(example_inputs, Mapping):
@@ -194,7 +200,9 @@ def _as_tuple(example_inputs: Any) -> tuple[Any, ...]:
         )
     if not isinstance(example_inputs, (tuple, list)):
         raise ExportError(f"example_inputs must be a tuple, not {type(example_inputs).__name__}")
-    return tuple(example_inputs)
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise ExportError(f"kwargs must be a dict of keyword inputs, not {type(kwargs).__name__}")
+    return tuple(example_inputs), dict(kwargs or {})
 
 
 def _require_meta(model: nn.Module, inputs: Any) -> None:

@@ -63,6 +63,8 @@ def _value(name: str, given: Any) -> torch.Tensor:
         raise ExportError(f"fixed={name!r} takes a tensor or nested numbers: {error}") from error
     if tensor.is_meta:
         raise ExportError(f"fixed={name!r} is on meta and has no values; give a tensor with the values to fix")
+    if not torch.equal(tensor, tensor):
+        raise ExportError(f"fixed={name!r} contains NaN, which equals no value of a later run")
     return tensor
 
 

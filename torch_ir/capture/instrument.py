@@ -25,7 +25,7 @@ import torch
 from torch.fx import _symbolic_trace
 
 from torch_ir.errors import ExportError
-from torch_ir.ops.fast_paths import is_held, tracing
+from torch_ir.ops.shared_by_threads import is_tracing, tracing
 from torch_ir.ops.torch_internals import (
     CONTROL_FLOW,
     DeviceContext,
@@ -92,7 +92,7 @@ def not_compiled(function: _Function) -> _Function:
 
 def _forget() -> None:
     """In a forked child, undo the changes of captures in threads that do not exist there."""
-    if _undo and not is_held():  # by the thread that is left
+    if not is_tracing():  # by the thread that is left
         _take_back(0)
 
 
@@ -308,10 +308,8 @@ def export_in_this_thread() -> Iterator[None]:
     from torch.export import _trace
 
     with exporting(), ExitStack() as stack:
-        for name in (
-            "_is_compiling_flag",
-            "_is_exporting_flag",
-        ):  # torch.compile, which control flow needs, reads these
+        # torch.compile, which control flow needs, reads these
+        for name in ("_is_compiling_flag", "_is_exporting_flag"):
             stack.enter_context(set_attribute(torch.compiler, name, True))
         stack.enter_context(set_attribute(_state, "has_flags", True))
         stack.enter_context(set_attribute(_trace, "_compiling_state_context", _as_exporting))

@@ -46,13 +46,19 @@ class Step:
 
 def climb(steps: Sequence[Step], *, isolated: bool = False, time_limit: float = TIME_LIMIT) -> IR:
     """Return the IR of the first step that succeeds; if none does, raise the error of the first step."""
+    if isolated and not _can_fork():
+        raise ExportError(
+            "isolated=True needs a child process, but this process cannot fork: it is a daemon of multiprocessing, or "
+            "the system has no fork; capture in another process, or without isolated"
+        )
     plain: TorchIRError | None = None
     for number, step in enumerate(steps, 1):
         if plain is not None and plain.cause not in step.after:
             continue
         _log.info("capturing %s by %s, step %d of %d", step.model, step.name, number, len(steps))
         try:
-            ir = _in_child(step, time_limit) if step.is_risky or isolated else step.capture()
+            is_apart = isolated or (step.is_risky and _can_fork())
+            ir = _in_child(step, time_limit) if is_apart else step.capture()
         except _Failure as failure:
             plain = plain or failure
             continue
@@ -65,10 +71,12 @@ def climb(steps: Sequence[Step], *, isolated: bool = False, time_limit: float = 
     raise plain
 
 
+def _can_fork() -> bool:
+    return "fork" in multiprocessing.get_all_start_methods() and not multiprocessing.current_process().daemon
+
+
 def _in_child(step: Step, time_limit: float) -> IR:
     """Run a step in a forked child process."""
-    if "fork" not in multiprocessing.get_all_start_methods() or multiprocessing.current_process().daemon:
-        return step.capture()  # this process cannot fork
     context = multiprocessing.get_context("fork")  # the child has the model without pickling
     ours, theirs = context.Pipe(duplex=False)
     with tempfile.TemporaryFile() as trace, ours:

@@ -161,13 +161,12 @@ def _in_dtype(actual: torch.Tensor, value: Value) -> tuple[torch.Tensor, str]:
     wanted = TORCH_DTYPES[value.dtype]
     if actual.dtype == torch.uint8 and list(actual.shape) == [*value.shape, wanted.itemsize]:
         return actual.view(wanted).reshape(value.shape), ""  # a dtype that numpy lacks, dumped as bytes
-    if actual.dtype == wanted:
-        return actual, ""
-    if _OPAQUE.fullmatch(value.dtype) or actual.is_complex() > wanted.is_complex:
+    dumped = str(actual.dtype).removeprefix("torch.")
+    is_opaque = any(map(_OPAQUE.fullmatch, (value.dtype, dumped)))
+    if actual.dtype == wanted or is_opaque or actual.is_complex() > wanted.is_complex:
         return actual, ""
     both_are_numbers = actual.is_floating_point() and wanted.is_floating_point
     fits = both_are_numbers or torch.equal(actual.to(wanted).to(actual.dtype), actual)
-    dumped = str(actual.dtype).removeprefix("torch.")
     is_coarser = _tolerances(value, actual.dtype) != (value.rtol, value.atol)
     note = f"dumped as {dumped}, compared as {value.dtype}{f' with the tolerance of {dumped}' if is_coarser else ''}"
     return (actual.to(wanted), note) if fits else (actual, "")

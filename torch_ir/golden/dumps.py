@@ -74,7 +74,7 @@ def _tensors(file: Path, folder: Path, archives: ExitStack) -> Iterator[tuple[st
     if file.suffix == ".safetensors":
         opened = open_safetensors(file)
         for name in opened.keys():  # noqa: SIM118  # not a dict
-            yield name, partial(opened.get_tensor, name)
+            yield name, partial(_guarded, file, partial(opened.get_tensor, name))
     elif file.suffix == ".npz":
         refuse_expansion(file)
         arrays = archives.enter_context(_loaded(file))
@@ -124,7 +124,7 @@ def _loaded(file: Path) -> Iterator[Any]:
 def _guarded(file: Path, read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except Exception as error:  # numpy raises errors of any type for a damaged file
+    except Exception as error:  # numpy and safetensors raise errors of any type for a damaged file
         raise SerializationError(f"cannot read {file}: {first_line(error)}") from None
 
 

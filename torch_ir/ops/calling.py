@@ -39,7 +39,7 @@ def results(operator: Callable[..., Any], arguments: Mapping[str, Any]) -> list[
 
 
 def masked(result: Any, mask: Any) -> Any:
-    """Return results without those that a call is told to leave out: kernels do, some of torch's shape rules do not."""
+    """Return results with None for those that `mask` excludes, as kernels do and some of torch's shape rules do not."""
     if not isinstance(mask, (list, tuple)) or not isinstance(result, tuple) or len(mask) != len(result):
         return result
     return tuple(each if is_wanted else None for each, is_wanted in zip(result, mask, strict=True))

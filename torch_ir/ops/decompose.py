@@ -71,7 +71,7 @@ def _operator_of(node: OpNode) -> OpOverload | str:
     """Return the operator of a node if it can be recorded, or why it cannot."""
     found = find_operator(node.op_type)
     if not isinstance(found, OpOverload):
-        return "it is no operator of torch"
+        return "it is not an operator of torch"
     if not node.has_named_args:
         return "its arguments have no names"
     if node.op_type.startswith("aten.resize"):
@@ -160,7 +160,7 @@ def _reads_from_an_offset(step: OpNode) -> bool:
 
 
 def _may_be_conjugated(tensor: TensorMeta) -> bool:
-    """Whether the numbers of a tensor may be stored without the conjugation that a view of them stands for."""
+    """Whether the numbers of a tensor may be stored without a conjugation that their view implies."""
     left, seen = [tensor], {tensor}
     while left:
         maker = left.pop().producer

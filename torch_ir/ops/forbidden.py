@@ -24,14 +24,10 @@ _COMPUTING = frozenset(
 COLLECTIVES = frozenset(
     f"_c10d_functional.{name}.default"
     for name in (
-        "all_reduce",
-        "all_gather_into_tensor",
-        "reduce_scatter_tensor",
-        "all_to_all_single",
-        "broadcast",
+        "all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single", "broadcast",
         "wait_tensor",
     )
-)
+)  # fmt: skip
 # Other namespaces of torch.
 _REACHING = {
     **dict.fromkeys(

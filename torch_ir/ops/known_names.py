@@ -5,18 +5,18 @@ Only torch's own namespaces are checked: others may be registered later, or on a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from torch_ir.errors import did_you_mean
 from torch_ir.ir.graph.operator_names import install_check
 from torch_ir.ops.registry import get_conversion_fn, get_execution_fn
-from torch_ir.ops.schema import arguments, find_operator, operator_names
+from torch_ir.ops.schema import arguments, find_operator, overloads_by_name
 from torch_ir.ops.torch_internals import OpOverload
 
 _JUDGED = frozenset(
     ("aten", "prims", "quantized", "_quantized", "quantized_decomposed", "_c10d_functional", "higher_order")
 )
-_overloads: dict[str, list[str]] = {}  # by name without overload
+_overloads: Mapping[str, list[str]] = {}  # by name without overload
 
 
 def objection(op_types: Collection[str], names: Collection[str]) -> str:
@@ -42,10 +42,9 @@ def operator_objection(op_type: str) -> str:
 
 def _overloads_of(base: str) -> list[str]:
     """Return the operators of a name without overload; the registered ones are listed again for a new name."""
+    global _overloads
     if base not in _overloads:
-        _overloads.clear()
-        for name in operator_names():
-            _overloads.setdefault(name.rpartition(".")[0], []).append(name)
+        _overloads = overloads_by_name()  # a new table, as other threads may read the old one
     return _overloads.get(base, [])
 
 

@@ -8,7 +8,6 @@ everything that runs a graph or infers its shapes uses the same ones.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from types import TracebackType
@@ -18,6 +17,7 @@ import torch
 
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.attr_types import DTYPES
+from torch_ir.ops.shared_by_threads import SharedSwitch
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Item = TypeVar("_Item")
@@ -92,29 +92,8 @@ def neutral_steps(steps: Iterator[_Item]) -> Iterator[_Item]:
         yield cast(_Item, item)
 
 
-class _DefaultDtype:
-    """Float32 as torch's default dtype, which all threads share: the last user restores it."""
-
-    def __init__(self) -> None:
-        self.users = 0
-        self._lock = threading.Lock()
-        self._outside = DEFAULT_DTYPE
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self.users:
-                self._outside = torch.get_default_dtype()
-            self.users += 1
-            torch.set_default_dtype(DEFAULT_DTYPE)
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self.users -= 1
-            if not self.users:
-                torch.set_default_dtype(self._outside)
-
-
-_default_dtype = _DefaultDtype()
+# float32 as torch's default dtype, which all threads share
+_default_dtype = SharedSwitch(torch.get_default_dtype, torch.set_default_dtype, lambda _: DEFAULT_DTYPE)
 
 
 def makes_default_dtype(node: OpNode) -> bool:

@@ -42,7 +42,7 @@ def operators_with(word: str) -> list[OperatorFacts]:
 
 
 def why_not_run(op_type: str) -> str:
-    """Why a graph with this operator cannot run here; empty if it can."""
+    """Return why a graph with this operator cannot run here; empty if it can."""
     if get_execution_fn(op_type) is not None:
         return ""
     if message := reaches(op_type):

@@ -114,14 +114,10 @@ def _comparison(one: torch.Tensor, other: Any) -> torch.Tensor:
     return _broadcast(torch.bool, one, other)
 
 
-def _sum_in_place(one: torch.Tensor, other: Any, *, alpha: Any = 1) -> torch.Tensor:
+def _binary_in_place(one: torch.Tensor, other: Any, *, alpha: Any = 1) -> torch.Tensor:
     made = _binary(one, other, alpha=alpha)
     _require(made.shape == one.shape and made.dtype == one.dtype and _is_row_major(one))
     return one
-
-
-def _product_in_place(one: torch.Tensor, other: Any) -> torch.Tensor:
-    return _sum_in_place(one, other)
 
 
 def _broadcast(dtype: torch.dtype, *operands: Any) -> torch.Tensor:
@@ -184,28 +180,13 @@ def _windows(size: int, window: int, every: int, around: int, step: int = 1, is_
     _require(every > 0 and step > 0 and around >= 0 and window > 0)
     room = size + 2 * around - step * (window - 1) - 1
     count = room // every + 1
-    if (
-        is_ceil and room % every and count * every < size + around
-    ):  # a window must start inside, or in the padding before
-        count += 1
+    if is_ceil and room % every and count * every < size + around:
+        count += 1  # of windows that start inside, or in the padding before
     _require(room >= 0 and count > 0)
     return count
 
 
 def _pool(
-    input: torch.Tensor, kernel: _Sizes, stride: _Sizes, padding: _Sizes, dilation: _Sizes, is_ceil: bool
-) -> torch.Tensor:
-    _floats(input)
-    _row_major(input)
-    _require(input.dim() == 4 and min(input.shape) > 0)
-    kernel, padding = _each(kernel, 2), _each(padding, 2)
-    _require(all(2 * around <= window for around, window in zip(padding, kernel, strict=True)))
-    options = (kernel, _each(stride, 2) if stride else kernel, padding, _each(dilation, 2))
-    sizes = [_windows(*each, is_ceil) for each in zip(input.shape[2:], *options, strict=True)]
-    return _new(input, (*input.shape[:2], *sizes))
-
-
-def _max_pool(
     input: torch.Tensor,
     kernel_size: _Sizes,
     stride: _Sizes = (),
@@ -213,7 +194,14 @@ def _max_pool(
     dilation: _Sizes = (1,),
     ceil_mode: bool = False,
 ) -> torch.Tensor:
-    return _pool(input, kernel_size, stride, padding, dilation, ceil_mode)
+    _floats(input)
+    _row_major(input)
+    _require(input.dim() == 4 and min(input.shape) > 0)
+    kernel, padding = _each(kernel_size, 2), _each(padding, 2)
+    _require(all(2 * around <= window for around, window in zip(padding, kernel, strict=True)))
+    options = (kernel, _each(stride, 2) if stride else kernel, padding, _each(dilation, 2))
+    sizes = [_windows(*each, ceil_mode) for each in zip(input.shape[2:], *options, strict=True)]
+    return _new(input, (*input.shape[:2], *sizes))
 
 
 def _average_pool(
@@ -390,11 +378,10 @@ RULES: dict[OpOverload, Callable[..., Any]] = {
     **dict.fromkeys(_COMPARISONS, _comparison),
     **dict.fromkeys((_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor), _binary),
     _aten.div.Tensor: _quotient,
-    _aten.add_.Tensor: _sum_in_place,
-    _aten.mul_.Tensor: _product_in_place,
+    **dict.fromkeys((_aten.add_.Tensor, _aten.mul_.Tensor), _binary_in_place),
     _aten.linear.default: _linear,
     **dict.fromkeys((_aten.conv1d.default, _aten.conv2d.default, _aten.conv3d.default), _convolution),
-    _aten.max_pool2d.default: _max_pool,
+    _aten.max_pool2d.default: _pool,
     _aten.avg_pool2d.default: _average_pool,
     _aten.adaptive_avg_pool2d.default: _adaptive_pool,
     _aten.batch_norm.default: _batch_norm,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+from torch_ir.ops.shared_by_threads import SharedSwitch
 
 
 @contextmanager
@@ -24,23 +25,7 @@ def quieted(loggers: Iterable[logging.Logger], level: int) -> Iterator[None]:
             logger.setLevel(before)
 
 
-class Silence:
-    """Disables one logger while any thread is inside; faster than changing its level."""
-
-    def __init__(self, logger: str) -> None:
-        self._logger = logging.getLogger(logger)
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._was_disabled = False
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._was_disabled, self._logger.disabled = self._logger.disabled, True
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                self._logger.disabled = self._was_disabled
+def silence(name: str) -> SharedSwitch:
+    """Return a context that disables a logger while any thread is inside; faster than changing its level."""
+    logger = logging.getLogger(name)
+    return SharedSwitch(lambda: logger.disabled, lambda disabled: setattr(logger, "disabled", disabled), lambda _: True)

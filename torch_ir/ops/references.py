@@ -15,6 +15,7 @@ from typing import Any
 # Exactly these types are copied and restored: a subclass may override `copy` or `clear`.
 TABLES = (dict, OrderedDict, defaultdict, Counter)
 CONTAINERS = frozenset((list, set, deque, *TABLES))
+LRU_CACHE = type(functools.lru_cache(lambda: None))
 ABSENT = object()  # in place of a value where there is none
 _PLAIN_KEYS = frozenset((str, int, float, bool, bytes, type(None)))
 
@@ -72,16 +73,17 @@ class Slots(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
 
-_known_slots: weakref.WeakKeyDictionary[type, Mapping[str, MemberDescriptorType]] = weakref.WeakKeyDictionary()
+_without_slots: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def _slots_of(kind: type) -> Mapping[str, MemberDescriptorType]:
     """Return the slots of the Python classes among the bases of a class, those of the class itself last."""
-    found = _known_slots.get(kind)
-    if found is None:
-        own = [vars(base).items() for base in reversed(kind.__mro__) if "__slots__" in vars(base)]
-        found = {name: member for items in own for name, member in items if isinstance(member, MemberDescriptorType)}
-        _known_slots[kind] = found
+    if kind in _without_slots:
+        return {}
+    own = [vars(base).items() for base in reversed(kind.__mro__) if "__slots__" in vars(base)]
+    found = {name: member for items in own for name, member in items if isinstance(member, MemberDescriptorType)}
+    if not found:  # others are not kept: a member refers to its class, which would never be collected
+        _without_slots.add(kind)
     return found
 
 

@@ -99,6 +99,14 @@ def operator_names(namespace: str = "") -> list[str]:
     return [name.replace("::", ".") if "." in name else f"{name.replace('::', '.')}.default" for name in found]
 
 
+def overloads_by_name() -> dict[str, list[str]]:
+    """Return `{"aten.add": ["aten.add.Tensor", "aten.add.Scalar", ...]}`, for all registered operators."""
+    found: dict[str, list[str]] = {}
+    for name in operator_names():
+        found.setdefault(name.rpartition(".")[0], []).append(name)
+    return found
+
+
 def operator_name(operator: Operator) -> str:
     """Return `aten.conv2d.default`, `higher_order.cond`."""
     return str(operator) if isinstance(operator, OpOverload) else f"{HIGHER_ORDER}{operator}"

@@ -1,17 +1,20 @@
-"""Convert tensors to the raw bytes of a constant, and back."""
+"""Plain tensors, and the raw bytes of constants."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
-from torch_ir.errors import ConversionError
+from torch_ir.errors import ConversionError, GraphError
 from torch_ir.ir import Dim, TensorData
+from torch_ir.ops.torch_internals import is_traceable_wrapper_subclass
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 
 _ALIKE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # for dtypes that torch cannot copy
+_MOST_SPREAD = 1 << 30  # bytes of memory that a constant with strides may span; those between its elements are not used
 
 
 def from_tensor(tensor: torch.Tensor) -> TensorData:
@@ -38,6 +41,32 @@ def to_tensor(data: TensorData, stride: Sequence[Dim] | None = None) -> torch.Te
     places = torch.zeros(data.shape, dtype=torch.int64, device="cpu")
     for dim, step in enumerate(steps):
         places += (torch.arange(data.shape[dim], device="cpu") * step).view(-1, *[1] * (len(steps) - dim - 1))
-    memory = torch.zeros((int(places.max()) + 1, dtype.itemsize), dtype=torch.uint8, device="cpu")
-    memory[places.flatten()] = flat.view(-1, dtype.itemsize)  # overlapping elements are equal
+    count, elements = int(places.max()) + 1, flat.view(-1, dtype.itemsize)
+    if count * dtype.itemsize > max(_MOST_SPREAD, 64 * len(data.raw)):
+        raise GraphError(f"a constant of {len(data.raw)} bytes has strides {steps}, which spread it too far", rule="R2")
+    memory = torch.zeros((count, dtype.itemsize), dtype=torch.uint8, device="cpu")
+    memory[places.flatten()] = elements
+    if not torch.equal(memory[places.flatten()], elements):
+        raise GraphError(f"a constant has strides {steps}, so that elements with different values overlap", rule="R7")
     return memory.view(dtype).as_strided(data.shape, steps)
+
+
+def byte_range(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the range of bytes that a tensor spans in its storage; it is empty if the tensor is."""
+    size, first = tensor.element_size(), tensor.storage_offset()
+    if not tensor.numel():
+        return 0, 0
+    last = first + sum((count - 1) * step for count, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(first * size), int((last + 1) * size)
+
+
+def plain_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace each wrapper, such as a quantised weight, by its plain tensors: `fc.weight.qdata`, `fc.weight.scale`."""
+    plain: dict[str, Any] = {}
+    for key, value in values.items():
+        if is_traceable_wrapper_subclass(value):
+            names = value.__tensor_flatten__()[0]
+            plain.update(plain_tensors({f"{key}.{name}": getattr(value, name) for name in names}))
+        else:
+            plain[key] = value
+    return plain

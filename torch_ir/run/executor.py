@@ -312,6 +312,7 @@ def read_sizes(ir: IR, values: Sequence[Any]) -> Sizes:
             continue
         value = place[symbol.tensor]
         if symbol.dim is None:
+            _check_input(symbol.tensor, value, sizes)
             sizes[symbol.name] = value
         elif isinstance(value, torch.Tensor) and value.dim() == len(symbol.tensor.shape):
             found = solve(symbol.tensor.shape[symbol.dim], symbol.name, value.shape[symbol.dim], sizes)
@@ -337,6 +338,8 @@ def read_sizes(ir: IR, values: Sequence[Any]) -> Sizes:
 def _check_input(tensor: TensorMeta, value: Any, sizes: Sizes) -> None:
     if not isinstance(value, torch.Tensor):
         if tensor.shape == () and _NUMBERS.get(type(value)) == tensor.dtype:
+            if type(value) is int and not -(1 << 63) <= value < 1 << 63:
+                raise ExecutionError(f"input {tensor.name!r} is {value}, which does not fit into int64")
             return
         kind = tensor.dtype if tensor.shape == () and isinstance(value, (int, float)) else "a tensor"
         raise ExecutionError(f"input {tensor.name!r} must be {kind}, not {type(value).__name__}")

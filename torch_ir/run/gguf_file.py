@@ -55,7 +55,16 @@ class GgufTensor(StoredTensor):
         return tensor - self.minus if self.minus else tensor
 
     def elements(self, start: int, stop: int) -> torch.Tensor:
-        return self.load().view(-1)[start:stop]
+        """Read some of the elements: only the rows that they are in, if these are stored in order."""
+        if self.heads or start >= stop:
+            return self.load().view(-1)[start:stop]
+        width = self.shape[-1]
+        first, last = start // width, -(-stop // width)
+        size = self.size_in_file // math.prod(self.shape[:-1])
+        rows = replace(
+            self, shape=(last - first, width), offset=self.offset + first * size, size_in_file=(last - first) * size
+        )
+        return rows.load().view(-1)[start - first * width : stop - first * width]
 
     def expert(self, number: int) -> GgufTensor:
         """Return the matrix of one expert."""

@@ -19,7 +19,7 @@ from torch_ir.ir import IR, Limits, TensorMeta
 from torch_ir.ir.files.temporary_folders import TemporaryFolder, explained
 from torch_ir.ir.graph.attr_types import DTYPES
 from torch_ir.ops.process_end import crash
-from torch_ir.ops.tensor_subclasses import plain_tensors
+from torch_ir.ops.tensor_data import plain_tensors
 from torch_ir.ops.torch_types import dtype_name
 from torch_ir.run.child_process import Child
 from torch_ir.run.compiled_plan import Sizes

@@ -9,6 +9,7 @@ import torch
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ops.tensor_data import byte_range
 from torch_ir.ops.torch_internals import dense_memory_key
 
 
@@ -32,14 +33,5 @@ def refuse_shared_memory(ir: IR, written: Sequence[TensorMeta], values: Sequence
 
 def _may_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of one storage overlap in bytes."""
-    (begin, end), (other_begin, other_end) = map(_byte_range, (one, other))
+    (begin, end), (other_begin, other_end) = map(byte_range, (one, other))
     return begin < other_end and other_begin < end
-
-
-def _byte_range(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the range of bytes that a tensor spans in its storage."""
-    size, first = tensor.element_size(), tensor.storage_offset()
-    if not tensor.numel():
-        return 0, 0
-    last = first + sum((count - 1) * step for count, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return int(first * size), int((last + 1) * size)

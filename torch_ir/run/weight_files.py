@@ -26,13 +26,13 @@ from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.checks.limits import Budget
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_text import parse_json, read_text
-from torch_ir.ops.tensor_data import to_tensor
-from torch_ir.ops.tensor_subclasses import plain_tensors
+from torch_ir.ops.tensor_data import plain_tensors, to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 from torch_ir.run.gguf_file import for_keys, gguf_tensors
 from torch_ir.run.pickled_file import load_pickled
 from torch_ir.run.stacked_weights import add_stacks, described
 from torch_ir.run.stored import StoredTensor, Weight, loaded, read_header, stored_tensors
+from torch_ir.run.stored_piece import StoredPiece
 
 _Kind = TypeVar("_Kind")
 WeightSource = Union[Mapping[str, Weight], nn.Module, str, os.PathLike[str]]
@@ -332,7 +332,8 @@ def _contradiction(param: TensorMeta, weights: Mapping[str, Any], value: Weight)
 
 
 def _are_equal(one: Weight, other: Weight) -> bool:
-    """Whether two weights have equal elements; weights in files are read in pieces."""
+    """Whether two weights have equal elements; weights in files are read in pieces, unless they are pieces already."""
+    one, other = (each.load() if isinstance(each, StoredPiece) else each for each in (one, other))
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return torch.equal(one, other)
     pieces = range(0, math.prod(one.shape), _CHUNK)

@@ -9,12 +9,12 @@ aten.relu.default.__class__  refused
 from __future__ import annotations
 
 import re
+from functools import cached_property
 
 from torch_ir.errors import GraphError, did_you_mean
 from torch_ir.ir import OpNode
 from torch_ir.ops.effects import is_forbidden
-from torch_ir.ops.schema import Operator, find_operator
-from torch_ir.ops.torch_internals import dispatched_operator_names
+from torch_ir.ops.schema import Operator, find_operator, overloads_by_name
 from torch_ir.safety.torch_versions import Changes
 
 _PIECE = re.compile(r"(.*)\[\d{1,9}\]")  # one of several runs of a layer: `torch.nn.Linear[1]`
@@ -27,7 +27,10 @@ class Operators:
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
         self._found: dict[tuple[str, bool], Operator | None] = {}
-        self._overloads: dict[str, list[str]] | None = None
+
+    @cached_property
+    def _overloads(self) -> dict[str, list[str]]:
+        return overloads_by_name()
 
     def of(self, node: OpNode) -> Operator | None:
         """Return the registered operator of a node; None for a call, a layer, or an unknown operator."""
@@ -46,7 +49,7 @@ class Operators:
         if not _is_name(op_type, is_label):
             raise _error(node, f"{op_type!r:.80} is not a valid operator name")
         base = ".".join(op_type.split(".")[:2])
-        known = self._known_overloads().get(base)
+        known = self._overloads.get(base)
         if known is not None:
             why = f"{op_type!r:.80} is not an overload of {base}"
             if not self._changes.excuse(node, why):
@@ -54,17 +57,6 @@ class Operators:
         elif not is_label:
             self._changes.note_unknown(node)
         return None
-
-    def _known_overloads(self) -> dict[str, list[str]]:
-        """Return `{"aten.add": ["aten.add.Tensor", "aten.add.Scalar", ...]}`, for all registered operators."""
-        if self._overloads is None:
-            self._overloads = {}
-            for name in dispatched_operator_names():
-                namespace, _, rest = name.partition("::")
-                word, _, overload = rest.partition(".")
-                base = f"{namespace}.{word}"
-                self._overloads.setdefault(base, []).append(f"{base}.{overload or 'default'}")
-        return self._overloads
 
 
 def _error(node: OpNode, message: str, rule: str = "R9") -> GraphError:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from torch_ir.ops.tensor_data import byte_range
 from torch_ir.ops.torch_internals import dense_memory_key, memory_key, pytree, storage_key
 
 _Tree = TypeVar("_Tree")
@@ -18,7 +19,7 @@ def copied(tree: _Tree) -> _Tree:
     ends: dict[int, int] = {}  # bytes of each storage that the tensors use
     for tensor in filter(_is_plain, tensors):
         storage = memory_key(tensor)
-        ends[storage] = max(ends.get(storage, 0), _end(tensor))
+        ends[storage] = max(ends.get(storage, 0), byte_range(tensor)[1])
     storages: dict[int, torch.UntypedStorage] = {}
     memo = {id(tensor): _copy(tensor, ends, storages).requires_grad_(tensor.requires_grad) for tensor in tensors}
     made: _Tree = pytree.tree_map_only(torch.Tensor, lambda tensor: memo[id(tensor)], tree)
@@ -38,14 +39,6 @@ def copied_apart(tree: Any, held: Container[int | None]) -> Any:
 def _is_plain(tensor: torch.Tensor) -> bool:
     is_dense = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
     return is_dense and type(tensor.detach()) is torch.Tensor and not tensor.is_conj() and not tensor.is_neg()
-
-
-def _end(tensor: torch.Tensor) -> int:
-    """Return the end of the last element of a tensor in its storage, in bytes."""
-    if tensor.numel() == 0:
-        return 0
-    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return int(tensor.storage_offset() + steps + 1) * tensor.element_size()
 
 
 def _copy(tensor: torch.Tensor, ends: Mapping[int, int], storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:

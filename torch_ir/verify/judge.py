@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -107,15 +108,26 @@ def _changes(
             continue
         keys = target.param.keys if target.param else (f"input {ir.graph_inputs.index(target)}",)
         declared.update((key, value) for key in keys)
-    details: Details = []
-    for name in dict.fromkeys([*reference.changed, *declared]):
-        after = reference.after.get(name)
-        if name in declared:
-            difference = compare(after, declared[name], rtol, atol)
+    rows = compare_changes(reference.changed, reference.after, declared, rtol, atol)
+    return [detail(index, *row) for index, row in enumerate(rows, first)]
+
+
+def compare_changes(
+    changed: Iterable[str],
+    after: Mapping[str, Any],
+    declared: Mapping[str, Any],
+    rtol: float | None,
+    atol: float | None,
+) -> Iterator[tuple[str, Any, Difference]]:
+    """Yield each tensor that the model changed or the graph declares as changed: its name, value and difference."""
+    for name in dict.fromkeys([*changed, *declared]):
+        one, other = after.get(name), declared.get(name)
+        if one is None or other is None:
+            sides = ("the model", "the graph") if other is None else ("the graph", "the model")
+            found = Difference(f"{sides[0]} changes it, {sides[1]} does not", float("inf"), float("inf"))
         else:
-            difference = Difference("the model changes it, the graph does not", float("inf"), float("inf"))
-        details.append(detail(first + len(details), f"{name} afterwards", after, difference))
-    return details
+            found = compare(one, other, rtol, atol)
+        yield f"{name} afterwards", other if one is None else one, found
 
 
 def is_hidden(target: TensorMeta, reference: ReferenceRun) -> bool:

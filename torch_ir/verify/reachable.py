@@ -24,9 +24,8 @@ class Reachable:
     """The objects reachable from a model through attributes, containers, closures and bound methods, each once."""
 
     def __init__(self, root: Any) -> None:
-        self.tables: list[
-            MutableMapping[Any, Any]
-        ] = []  # dicts, and the attributes and slots of modules and other objects
+        # dicts, and the attributes and slots of modules and other objects
+        self.tables: list[MutableMapping[Any, Any]] = []
         self.sequences: list[list[Any] | deque[Any]] = []
         self.sets: list[set[Any]] = []
         self.cells: list[CellType] = []

@@ -12,9 +12,9 @@ from torch import nn
 from torch_ir.ir import IR
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.executor import IRExecutor, flat_inputs
-from torch_ir.run.tolerances import Difference, compare
+from torch_ir.run.tolerances import compare
 from torch_ir.run.weight_files import WeightSource, weights_from
-from torch_ir.verify.judge import detail, is_hidden
+from torch_ir.verify.judge import compare_changes, detail, is_hidden
 from torch_ir.verify.reference_run import Original
 from torch_ir.verify.verification import VerificationReport
 
@@ -62,7 +62,8 @@ def compared(
         return VerificationReport(False, error_message=message)
     pairs = zip(ir.graph_outputs, expected.outputs, values[:count], strict=True)
     rows = [(tensor.name, one, compare(one, other, rtol, atol)) for tensor, one, other in pairs]
-    rows += _changes(expected, _by_name(ir, values[count:]), rtol, atol)
+    declared = {name: value for name, value in _by_name(ir, values[count:]).items() if name not in expected.hidden}
+    rows += compare_changes(expected.changed, expected.after, declared, rtol, atol)
     details = [detail(index, *row) for index, row in enumerate(rows)]
     return VerificationReport(
         all(row["is_close"] for row in details),
@@ -71,19 +72,3 @@ def compared(
         len(details),
         details,
     )
-
-
-def _changes(
-    expected: WholeRun, changed: Mapping[str, Any], rtol: float | None, atol: float | None
-) -> list[tuple[str, Any, Difference]]:
-    """Compare the state changes of both sides."""
-    rows = []
-    for name in dict.fromkeys([*expected.changed, *(name for name in changed if name not in expected.hidden)]):
-        one, other = expected.after.get(name), changed.get(name)
-        if one is None or other is None:
-            sides = ("the model", "the graph") if other is None else ("the graph", "the model")
-            found = Difference(f"{sides[0]} changes it, {sides[1]} does not", float("inf"), float("inf"))
-        else:
-            found = compare(one, other, rtol, atol)
-        rows.append((f"{name} afterwards", other if one is None else one, found))
-    return rows

@@ -17,7 +17,7 @@ from torch_ir.ops.grouped_products import grouped_rule
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.own_shape_rules import RULES as OWN_RULES
 from torch_ir.ops.own_shape_rules import call_on_meta
-from torch_ir.ops.quiet_loggers import Silence
+from torch_ir.ops.quiet_loggers import silence
 from torch_ir.ops.schema import Argument, arguments
 from torch_ir.ops.torch_internals import (
     FAKE_TENSOR_LOGGER,
@@ -34,7 +34,7 @@ from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_torch
 # One output in numbers: shape, dtype, and strides, None for row-major order.
 Made = tuple[tuple[int, ...], str, "tuple[int, ...] | None"]
 _CPU = torch.device("cpu")
-_silence = Silence(FAKE_TENSOR_LOGGER)  # it logs a traceback for every call that torch refuses
+_silence = silence(FAKE_TENSOR_LOGGER)  # it logs a traceback for every call that torch refuses
 
 
 def own_rule(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | None:

@@ -1,1 +1,1 @@
-"""The way by torch.export: its program, traced without weights."""
+"""Capture by torch.export, without weights."""

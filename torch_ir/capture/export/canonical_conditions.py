@@ -1,7 +1,7 @@
-"""One form for each condition on sizes, so that a graph does not depend on how torch happened to ask for it.
+"""A canonical form of conditions on sizes, so that equal conditions have equal text in the graph.
 
-Torch writes the same condition with factors (`b * (n + 1) >= 2`) or multiplied out (`b * n + b >= 2`), depending on
-what it knew of the sizes when it was asked.
+Torch writes the same condition with factors (`b * (n + 1) >= 2`) or expanded (`b * n + b >= 2`), depending on what it
+knew about the sizes at that time.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ _REMAINDERS = ("Mod", "PythonMod")  # torch's own
 
 @lru_cache(maxsize=4096)
 def canonical(expression: Any) -> Any:
-    """The same condition or number with every polynomial in it as a product of irreducible ones.
+    """Return a condition or number with each polynomial factored into irreducible ones.
 
-    Only the laws of polynomials are used, with `//`, `%`, `max` and other functions as unknowns, so that the condition
-    holds for the same sizes. It is `true` if both sides of a comparison become equal, and the remainder of a multiple
-    is 0, also where a size of 0 leaves it undefined.
+    Functions such as `//`, `%` and `max` are treated as unknowns, so that the condition holds for the same sizes. A
+    comparison of equal sides becomes `true`, and the remainder of a multiple 0, also if the divisor may be 0.
     """
     if expression.is_Atom:
         return expression
@@ -48,7 +47,7 @@ def _factored(expression: Any) -> Any:
 
 
 def _unknowns(expression: Any) -> set[Any]:
-    """The parts of a polynomial that are neither numbers nor polynomials."""
+    """Return the parts of a polynomial that are neither numbers nor polynomials."""
     if expression.is_Add or expression.is_Mul:
         return set().union(*map(_unknowns, expression.args))
     if expression.is_Pow and expression.exp.is_Integer and expression.exp > 0:
@@ -57,6 +56,6 @@ def _unknowns(expression: Any) -> set[Any]:
 
 
 def _is_multiple(number: Any, divisor: Any) -> bool:
-    """Whether one is the other times a polynomial with whole coefficients."""
+    """Whether a number is the divisor times a polynomial with integer coefficients."""
     ratio = sympy.together(number / divisor)
     return not ratio.has(sympy.Float) and bool(sympy.fraction(ratio)[1] == 1)

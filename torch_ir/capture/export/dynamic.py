@@ -1,4 +1,4 @@
-"""Sizes that vary: what the user asked for, what the model decides on them, and which it fixes all the same."""
+"""Dynamic sizes: the request, the model's decisions on sizes, and requested sizes that turn out to be fixed."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     import sympy
 
 _TRIALS = 500
-_ARITHMETIC = "torch_ir_size"  # what arithmetic on sizes is called in a graph of torch.fx
+_ARITHMETIC = "torch_ir_size"  # name of size arithmetic in an fx graph
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword inputs
-DECISIONS = "torch_ir_decisions"  # where a graph module keeps them
+DECISIONS = "torch_ir_decisions"  # key in the meta of a graph module
 
 
 @contextmanager
 def recorded_decisions(dynamic_shapes: Any) -> Iterator[list[sympy.Basic]]:
-    """What the user's code decides on sizes while it is traced.
+    """Yield a list to which each decision on sizes in the user's code is added during the trace.
 
-    Torch takes every size that varies for 2 or more, so that `if n == 1` is decided and leaves no guard behind.
+    Torch assumes that a dynamic size is at least 2, so `if n == 1` is decided without a guard.
     """
     made: list[sympy.Basic] = []
     if dynamic_shapes is None:
         yield made
         return
-    import sympy  # slow, and of no use where sizes are fixed
+    import sympy  # slow, and not needed for fixed sizes
 
     def record(decide: Callable[[torch.SymBool], bool], condition: torch.SymBool) -> bool:
         outcome = decide(condition)
@@ -54,7 +54,7 @@ def recorded_decisions(dynamic_shapes: Any) -> Iterator[list[sympy.Basic]]:
             made.append(condition.node.expr if outcome else sympy.Not(condition.node.expr))
         return outcome
 
-    # torch asks the user's frame whether it stands in an assertion; this one must pass for a frame of torch
+    # torch inspects the user's frame for an assertion; this function must look like one of torch's
     record.__code__ = record.__code__.replace(co_filename=torch.__file__)
     with intercepted(torch.SymBool, "__bool__", record):  # torch offers no hook
         yield made
@@ -62,7 +62,7 @@ def recorded_decisions(dynamic_shapes: Any) -> Iterator[list[sympy.Basic]]:
 
 @contextmanager
 def arithmetic_named_apart(dynamic_shapes: Any) -> Iterator[None]:
-    """Let arithmetic on sizes, which no IR shows, take no names of operators: `add` is the first sum of tensors."""
+    """Name size arithmetic, which has no node in the IR, apart from operators: `add` is the first sum of tensors."""
     if dynamic_shapes is None:
         yield
         return
@@ -87,13 +87,13 @@ def arithmetic_named_apart(dynamic_shapes: Any) -> Iterator[None]:
 
 
 def requested_minimums(dynamic_shapes: Any) -> dict[str, int]:
-    """The lower bounds that the user gave to named dimensions."""
+    """Return the lower bounds that the user set for named dimensions."""
     dims = [leaf for leaf in pytree.tree_leaves(dynamic_shapes) if isinstance(leaf, Dim)]
     return {dim.__name__: dim.min for dim in (getattr(dim, "root", dim) for dim in dims)}  # 2*seq refers to seq
 
 
 def fixed_sizes(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> list[str]:
-    """Dimensions that were asked to vary (`Dim.AUTO`), but have one size in the graph; a line for each."""
+    """Return a line for each dimension that was requested as dynamic (`Dim.AUTO`), but is fixed in the graph."""
     return [
         f"dimension {dim} of {tensor.name!r} is always {tensor.shape[dim]}"
         for tensor, dim, asked in _asked(ir, model, call, dynamic_shapes)
@@ -102,15 +102,15 @@ def fixed_sizes(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> li
 
 
 def narrowed_size(ir: IR, dynamic_shapes: Any) -> str:
-    """A size that a `Dim` promises and the graph refuses, because the model decided on it; empty if none is found."""
+    """Return sizes within the range of a `Dim` that a constraint of the graph excludes; empty if none are found."""
     is_promised = any(isinstance(leaf, Dim) for leaf in pytree.tree_leaves(dynamic_shapes))
     return _broken_constraint(ir) if is_promised else ""
 
 
 def loosened(dynamic_shapes: Any) -> Any:
-    """The same request with torch left to find out what it cannot prove; `keep_promises` is the second half.
+    """Return the request with `Dim.AUTO` for each `Dim`; `keep_promises` checks and names the sizes afterwards.
 
-    A `Dim` is a promise for its whole range, and much that is plain to see is beyond torch, such as
+    A `Dim` must be valid for its whole range, and torch cannot prove some simple facts, such as
     `min(past, 2 * past) == past`.
     """
     return pytree.tree_map_only(Dim, _loosened, dynamic_shapes)
@@ -123,14 +123,14 @@ def _loosened(dim: Any) -> Any:
 
 
 def name_promised(asked: Any) -> str:
-    """The name under which a size is asked for, equal for sizes that are promised to be equal; else nothing."""
+    """Return the name of a requested size, which is the same for sizes that must be equal; empty if it has none."""
     if isinstance(asked, Dim):
         return "" if hasattr(asked, "root") else asked.__name__
     return getattr(asked, "promised", "")
 
 
 def keep_promises(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> None:
-    """Give the sizes that torch found the names and ranges of the user's `Dim`s; refuse what does not hold for them."""
+    """Rename sizes to the user's `Dim`s and set their ranges; raise ExportError if the graph does not admit these."""
     asked = [each for each in _asked(ir, model, call, dynamic_shapes) if isinstance(each[2], Dim)]
     asked.sort(key=lambda each: hasattr(each[2], "root"))  # `seq` before `2*seq`
     problem = _name_sizes(ir, asked) or _widen_ranges(ir, asked) or _broken_constraint(ir)
@@ -140,7 +140,7 @@ def keep_promises(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> 
 
 
 def _name_sizes(ir: IR, asked: Sequence[tuple[TensorMeta, int, Any]]) -> str:
-    """Rename what torch found to what was asked for; the answer is what is not as asked."""
+    """Rename torch's symbols to the requested names; return the first problem, or an empty string."""
     names: dict[str, str] = {}
     for tensor, dim, wanted in asked:
         found = substitute(tensor.shape[dim], names)
@@ -154,7 +154,7 @@ def _name_sizes(ir: IR, asked: Sequence[tuple[TensorMeta, int, Any]]) -> str:
 
 
 def _widen_ranges(ir: IR, asked: Sequence[tuple[TensorMeta, int, Any]]) -> str:
-    """Put the ranges that were asked for; the answer is one that the model narrows."""
+    """Set the requested ranges; return the first one that the model narrows, or an empty string."""
     for wanted in (getattr(dim, "root", dim) for _, _, dim in asked):
         symbol, promised = ir.symbols[wanted.__name__], Symbol(wanted.__name__, wanted.min, _highest(wanted))
         if not symbol.admits(max(wanted.min, 2)) or not symbol.admits(_highest(wanted) or symbol.max or inf):
@@ -164,7 +164,7 @@ def _widen_ranges(ir: IR, asked: Sequence[tuple[TensorMeta, int, Any]]) -> str:
 
 
 def _is_same(found: Any, wanted: str) -> bool:
-    """Whether two expressions over one size agree wherever they are tried."""
+    """Whether two expressions over one size are equal for sizes from 2 to 65."""
     names = names_in(found) | names_in(wanted)
     return len(names) == 1 and all(
         evaluate(found, {name: size}) == evaluate(wanted, {name: size}) for name in names for size in range(2, 66)
@@ -172,7 +172,7 @@ def _is_same(found: Any, wanted: str) -> bool:
 
 
 def _broken_constraint(ir: IR) -> str:
-    """A constraint with sizes within the ranges that are against it, if any are found."""
+    """Return a constraint with sizes within the ranges that violate it; empty if none are found."""
     drawn = random.Random(0)
     choices = {name: _trial_sizes(symbol) for name, symbol in ir.symbols.items() if symbol.tensor in ir.graph_inputs}
     for _ in range(_TRIALS):
@@ -187,12 +187,12 @@ def _broken_constraint(ir: IR) -> str:
 def _holds(text: str, sizes: Mapping[str, int]) -> bool:
     try:
         return bool(evaluate(text, sizes))
-    except ExpressionError:  # a division by a size that is nothing
+    except ExpressionError:  # a division by a size of 0
         return False
 
 
 def _trial_sizes(symbol: Symbol) -> list[int]:
-    low = max(symbol.min or 0, 1)  # an empty dimension is never meant
+    low = max(symbol.min or 0, 1)  # no empty dimensions
     high = symbol.max or 1 << 20
     return sorted(
         {
@@ -208,7 +208,7 @@ def _highest(dim: Any) -> int | None:
 
 
 def _asked(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> Iterator[tuple[TensorMeta, int, Any]]:
-    """Every dimension of an input of the graph about which something was asked, with what was asked."""
+    """Yield each dimension of a graph input that the request names, with its entry there."""
     if not isinstance(dynamic_shapes, (dict, tuple, list)):
         return
     combined: Any = combine_args(model, *call)

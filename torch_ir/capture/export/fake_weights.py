@@ -13,12 +13,12 @@ from torch import nn
 from torch_ir.capture.state.side_effects import note_change
 from torch_ir.capture.state.weight_attributes import WeightAttributes
 from torch_ir.capture.walk import modules, own_attributes, weights
-from torch_ir.ops.tensor_subclasses import is_made_of_others
 from torch_ir.ops.torch_internals import (
     FakeTensor,
     FakeTensorMode,
     count_as_parameter,
     fake_mode,
+    is_traceable_wrapper_subclass,
     pytree,
     transform_subclass,
 )
@@ -53,7 +53,7 @@ def weight_free(model: nn.Module) -> Iterator[tuple[FakeTensorMode, Collection[t
 
     def is_swapped(value: Any) -> bool:
         """Whether a value has no values, or is a weight, which must stay the same object everywhere."""
-        return _is_blank(value) or id(value) in fakes
+        return is_blank(value) or id(value) in fakes
 
     def swap_attribute(table: MutableMapping[str, Any], name: str, value: Any) -> None:
         """Replace a tensor, or those in a container, which also become attributes: torch names them after these."""
@@ -68,7 +68,7 @@ def weight_free(model: nn.Module) -> Iterator[tuple[FakeTensorMode, Collection[t
     try:
         for weight in list(weights(model)):
             is_swapped_already = weight.table[weight.name] is not weight.tensor  # in a shared module
-            if not is_swapped_already and (weight.kind != "temporary" or _is_blank(weight.tensor)):
+            if not is_swapped_already and (weight.kind != "temporary" or is_blank(weight.tensor)):
                 swap(weight.table, weight.name, fake(weight.tensor))
                 attributes.give(weight.key, weight.tensor, fake(weight.tensor))
         for module in modules(model):
@@ -88,7 +88,7 @@ def weight_free(model: nn.Module) -> Iterator[tuple[FakeTensorMode, Collection[t
 
 def fake_copy(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     """Return a fake tensor with the same metadata; a meta tensor becomes one on cpu."""
-    if is_made_of_others(tensor):
+    if is_traceable_wrapper_subclass(tensor):
         whole: torch.Tensor = transform_subclass(  # type: ignore[no-untyped-call]  # torch's own
             tensor, lambda _, inner: fake_copy(inner, mode)
         )
@@ -101,10 +101,11 @@ def fake_copy(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 def has_no_values(model: nn.Module, call: Any) -> bool:
     """Whether a tensor of the model or of the inputs is on meta or fake."""
     held = itertools.chain(model.parameters(), model.buffers(), pytree.tree_leaves(call))
-    return any(map(_is_blank, held))
+    return any(map(is_blank, held))
 
 
-def _is_blank(value: Any) -> bool:
+def is_blank(value: Any) -> bool:
+    """Whether a value is a tensor without values: on meta, or fake."""
     return isinstance(value, torch.Tensor) and (value.is_meta or isinstance(value, FakeTensor))
 
 

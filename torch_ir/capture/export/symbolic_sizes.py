@@ -1,4 +1,4 @@
-"""Torch's symbolic sizes as expressions over named symbols: `s77*2` becomes `"2*batch"`."""
+"""Convert torch's symbolic sizes to expressions over named symbols: `s77*2` becomes `"2*batch"`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_ir.ir import Expr, Symbol, TensorMeta
 from torch_ir.ir.sizes.symbols import ordered_constraints
 from torch_ir.ops.torch_internals import ValueRanges
 
-# torch's own sympy functions and relations, by class name -> how they are written
+# torch's sympy functions and relations, by class name -> operator or function of the IR's expressions
 _INFIX = {
     "FloorDiv": "//", "CleanDiv": "//", "PythonMod": "%", "Mod": "%", "FloatTrueDiv": "/", "IntTrueDiv": "/",
     "Equality": "==", "Unequality": "!=", "StrictLessThan": "<", "LessThan": "<=", "StrictGreaterThan": ">",
@@ -29,11 +29,11 @@ _CALLS = {
     "OpaqueUnaryFn_tan": "tan", "OpaqueUnaryFn_tanh": "tanh",
 }  # fmt: skip
 
-_ANY_ORDER = ("Max", "Min", "And", "Or")  # whose operands sympy orders by torch's names
+_ANY_ORDER = ("Max", "Min", "And", "Or")  # sympy orders their operands by torch's names
 
 
 class SymbolNames:
-    """The names that symbols go by: the user's where there is one, else short ones in order of appearance."""
+    """The names of symbols: the user's if there is one, else short ones in order of appearance."""
 
     def __init__(self, environment: Any = None) -> None:
         self.names: dict[str, str] = _user_names(environment)
@@ -50,14 +50,14 @@ class SymbolNames:
         return self.names[text]
 
     def by_name(self, expression: Any) -> Any:
-        """An expression over symbols that have the names of the IR, and may be 0, unlike torch's."""
+        """Return an expression over symbols with the names of the IR, which may be 0, unlike torch's."""
         named = {
             symbol: sympy.Symbol(self.name(symbol), integer=symbol.is_integer) for symbol in expression.free_symbols
         }
         return expression.xreplace(named)
 
     def write(self, expression: Any) -> str:
-        """A sympy expression as text; every operand that is not a plain name or number stands in brackets."""
+        """Return a sympy expression as text; operands other than plain names and numbers are in brackets."""
         if isinstance(expression, sympy.Symbol):
             return self.name(expression)
         if expression in (sympy.true, sympy.false):
@@ -88,7 +88,7 @@ class SymbolNames:
         raise ConversionError(f"the size {expression} uses {kind}, which has no spelling in the IR")
 
     def _sum(self, expression: Any) -> str:
-        """Terms with symbols first; what is negative is taken off."""
+        """Return a sum as text: terms with symbols first, negative ones subtracted."""
         first, *rest = sorted(
             expression.args, key=lambda term: (term.is_number, term.could_extract_minus_sign(), self.write(term))
         )
@@ -104,7 +104,7 @@ class SymbolNames:
         return text if is_whole or text.replace(".", "", 1).isdigit() else f"({text})"
 
     def _ordered(self, expression: Any) -> list[Any]:
-        """Operands in a readable order that does not depend on torch's names: numbers first in a product."""
+        """Return operands in an order that does not depend on torch's names: numbers first in a product."""
         if isinstance(expression, sympy.Mul):
             return sorted(expression.args, key=lambda factor: (not factor.is_number, self.write(factor)))
         if type(expression).__name__ in _ANY_ORDER:
@@ -112,15 +112,15 @@ class SymbolNames:
         return list(expression.args)
 
     def dim(self, size: Any) -> int | str:
-        """A size as an int, or as the text of its expression."""
+        """Return a size as an int, or as the text of its expression."""
         return size if isinstance(size, int) else self.written_dim(size.node.expr)
 
     def written_dim(self, expression: Any) -> int | str:
-        """The same for the expression of a size."""
+        """Do the same for the expression of a size."""
         return int(expression) if isinstance(expression, (int, sympy.Integer)) else self.write(expression)
 
     def stride(self, shape: Sequence[Any], stride: Sequence[Any]) -> list[int | str] | None:
-        """Strides, given as expressions, as the IR has them: None where elements lie in row-major order."""
+        """Return strides, given as expressions, in the form of the IR: None for row-major order."""
         expected: Any = 1
         for size, step in zip(reversed(shape), reversed(stride), strict=True):
             if self.written_dim(step) != self.written_dim(expected) and self.written_dim(size) != 1:
@@ -129,11 +129,11 @@ class SymbolNames:
         return None
 
     def scalar(self, value: Any) -> Any:
-        """A symbolic number as a Python number if it is one, else as an `Expr`."""
+        """Return a symbolic number as a Python number if it is known, else as an `Expr`."""
         return self.written_scalar(value.node.expr)
 
     def written_scalar(self, expression: Any) -> Any:
-        """The same for the expression of a number."""
+        """Do the same for the expression of a number."""
         if isinstance(expression, sympy.Integer):
             return int(expression)
         if isinstance(expression, sympy.Float):
@@ -146,7 +146,7 @@ class SymbolNames:
 
 
 class Bindings:
-    """Where the symbols of one graph can be read off."""
+    """The tensor and dimension from which each symbol of a graph is read."""
 
     def __init__(self, names: SymbolNames) -> None:
         self.names = names
@@ -154,7 +154,7 @@ class Bindings:
         self.are_inputs_read = False
 
     def bind(self, expression: Any, made: TensorMeta, dim: int | None) -> None:
-        """The first input where a symbol stands alone binds it, else one where it is the only one, else a node."""
+        """Bind a symbol to the first input dimension that is the symbol or depends on it alone, else to a node."""
         if len(expression.free_symbols) != 1:
             return
         name = self.names.name(next(iter(expression.free_symbols)))
@@ -167,7 +167,7 @@ class Bindings:
         return dim is None or tensor.shape[dim] == name
 
     def symbols(self, ranges: Mapping[Any, Any], requested: Mapping[str, int]) -> list[Symbol]:
-        """The symbols with their ranges."""
+        """Return the symbols with their ranges."""
         by_name = {self.names.name(symbol): interval for symbol, interval in ranges.items() if symbol.is_Symbol}
         return [
             Symbol(name, *bounds(by_name.get(name), requested.get(name), tensor.producer is None), tensor, dim)
@@ -175,7 +175,7 @@ class Bindings:
         ]
 
     def constraints(self, environment: Any, inputs: Sequence[TensorMeta], decisions: Sequence[Any]) -> list[str]:
-        """What the sizes of inputs must satisfy beside their ranges: what torch assumed, what the model decided on."""
+        """Return the constraints on input sizes besides their ranges: torch's guards, and the model's decisions."""
         known = {name for name, (tensor, _) in self.places.items() if tensor in inputs}
         written = SymbolNames()
         written.names = {name: name for name in known}
@@ -186,13 +186,13 @@ class Bindings:
             symbols = {str(symbol) for symbol in expression.free_symbols}
             if symbols and symbols <= known:
                 found.add(written.write(expression))
-        if any(not decision.free_symbols for decision in decisions):  # on emptiness, which torch excludes: keep to that
+        if any(not decision.free_symbols for decision in decisions):  # on emptiness, which torch excludes
             found.update(f"{name} >= 1" for name in known if self.places[name][1] is not None)
         return ordered_constraints(found)
 
 
 def _user_names(environment: Any) -> dict[str, str]:
-    """From torch's symbols to the names of the user's `Dim`s; where several symbols became one, the name is its own."""
+    """Map torch's symbols to the names of the user's `Dim`s; a symbol that replaces others has its own name."""
     given: Mapping[str, str] = getattr(environment, "source_name_to_debug_name", {})
     replaced: Mapping[Any, Any] = getattr(environment, "replacements", {})
     found: dict[str, str] = {}
@@ -207,7 +207,7 @@ def _user_names(environment: Any) -> dict[str, str]:
 
 
 def shape_environment(values: Any) -> Any:
-    """The shape environment behind any of the fake tensors, if sizes are symbolic."""
+    """Return the shape environment of the first fake tensor that has one; None if all sizes are fixed."""
     for value in values:
         mode = getattr(value, "fake_mode", None)
         if mode is not None and mode.shape_env is not None:
@@ -218,7 +218,7 @@ def shape_environment(values: Any) -> Any:
 def bounds(
     interval: ValueRanges[Any] | None, requested_min: int | None, is_input: bool
 ) -> tuple[int | None, int | None]:
-    """The range of a symbol. For inputs torch reports at least 2, although that was not requested: it is dropped."""
+    """Return the range of a symbol; torch's minimum of 2 for inputs is dropped unless it was requested."""
     if interval is None:
         return None, None
     low, high = (_bound(end) for end in (interval.lower, interval.upper))
@@ -228,7 +228,7 @@ def bounds(
 
 
 def _bound(end: Any) -> int | None:
-    # torch's stand-ins for "as large as it gets" are an infinity or something near the largest int64
+    # torch's values for "unbounded" are infinities and numbers near the largest int64
     if not isinstance(end, (int, sympy.Integer)) or abs(int(end)) >= (1 << 63) - 2:
         return None
     return int(end)

@@ -25,6 +25,7 @@ from torch_ir.capture.export.fake_weights import fake_copy, weight_free
 from torch_ir.capture.export.forced_branches import ForcedOutcomes
 from torch_ir.capture.export.held_weights import held_weights_followed
 from torch_ir.capture.export.untraceable import refuse_scripted
+from torch_ir.capture.export.written_literals import written_literals_forgotten
 from torch_ir.capture.instrument import capturing, export_in_this_thread
 from torch_ir.capture.program.lift_constants import graphs
 from torch_ir.capture.program.no_op_copies import COPIES, no_op_copies, torch_version
@@ -102,6 +103,7 @@ def trace(
             stack.enter_context(export_in_this_thread())
             stack.enter_context(held_weights_followed(model))
             stack.enter_context(assignments_written(model))
+            stack.enter_context(written_literals_forgotten())
         # torch.export replaces modules that have several paths by copies, and changes to these are lost
         is_blind = in_strict_mode or len(walk(model)) > len(modules(model))
         stack.enter_context(left_as_it_was(model, when_forward_ends=not in_strict_mode, is_blind=is_blind))

@@ -30,9 +30,8 @@ class Tape:
         self.forms: list[Form] = []
         self.memory: list[int] = []
         self.steps: list[Step] = []
-        self.constants: dict[
-            int, tuple[torch.Tensor, Scope | None]
-        ] = {}  # tensor from before the run, and where it is first read
+        # tensors from before the run, and where each is first read
+        self.constants: dict[int, tuple[torch.Tensor, Scope | None]] = {}
 
     def given(self, tensor: torch.Tensor, form: Form | None = None) -> Ghost:
         """Return a ghost for an input or weight of the graph, optionally in another form than its own."""

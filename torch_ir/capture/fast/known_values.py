@@ -78,7 +78,7 @@ class KnownValues:
         return func, args
 
     def _indices(self, index: Any) -> Sequence[Any]:
-        """Return the integer indices that a known mask stands for; any other index as it is."""
+        """Return the integer indices of a known mask; any other index unchanged."""
         if index not in self or index.dtype not in _MASKS:
             return (index,)
         found: Sequence[torch.Tensor] = index.nonzero().unbind(1)

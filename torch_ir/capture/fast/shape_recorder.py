@@ -128,10 +128,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         if self.with_gradients and func in _UNIFORM:
             self.literals.uniform.add(len(self.tape.forms))
         if known is None:  # the result is not a local: this frame may outlive the call, and torch copies shared results
+            if rule.new_value is not None and self.literals:
+                self._forget_literals(tensors[rule.order[0]])
             return self._write(rule, tensors)
         result = self._write(rule, tensors)
         self.literals.keep(result, known)
         return result
+
+    def _forget_literals(self, written: Ghost) -> None:
+        """Drop the known values of all views of a tensor to which unknown values are written."""
+        memory = self.tape.memory
+        for value in [*self.literals, *self.literals.uniform]:
+            if memory[value] == memory[written.value]:
+                self.literals.pop(value, None)
+                self.literals.uniform.discard(value)
 
     def _write(self, rule: Rule, tensors: list[Ghost]) -> Any:
         if rule.assertion is not None:

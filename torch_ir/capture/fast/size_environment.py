@@ -20,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from torch_ir.capture.export.dynamic import name_promised
 from torch_ir.capture.fast.shape_tensors import Form, NotCoveredError
+from torch_ir.capture.fast.symbolic_size import SYMBOLIC, WRAPPED
 from torch_ir.ops import torch_internals
 from torch_ir.ops.torch_internals import (
     DisableTorchFunction,
@@ -30,8 +31,6 @@ from torch_ir.ops.torch_internals import (
     map_dynamic_shapes,
     pytree,
 )
-
-_WRAPPED: dict[type, Any] = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
 
 
 class Request(NamedTuple):
@@ -187,7 +186,7 @@ class Environment:
     def _described(self, index: int, fake: Any) -> tuple[list[Any], list[Any], torch.Tensor] | None:
         """Return the sizes and strides of an input, with the shared symbols of other inputs."""
         if not isinstance(fake, torch.Tensor):
-            if isinstance(fake, tuple(_WRAPPED.values())):
+            if isinstance(fake, SYMBOLIC):
                 raise NotCoveredError("a number among the inputs that varies")
             return None
         shape, stride = list(fake.shape), list(fake.stride())
@@ -238,7 +237,7 @@ class Environment:
         """Convert sizes, also in tuples, to torch's numbers; return other values unchanged."""
         if type(value) is tuple:
             return [self.number(item) for item in value]
-        return _WRAPPED[value.kind](self.node(value)) if hasattr(value, "is_sum") else value
+        return WRAPPED[value.kind](self.node(value)) if hasattr(value, "is_sum") else value
 
     def by_own_rule(self, question: Any) -> None:
         """Return None: our own shape rules take fixed sizes only."""

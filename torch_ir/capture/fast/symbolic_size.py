@@ -8,7 +8,8 @@ import torch
 
 from torch_ir.capture.fast.shape_tensors import NotCoveredError
 
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+WRAPPED: dict[type, Any] = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
+SYMBOLIC = tuple(WRAPPED.values())
 KEPT = "a size that was kept from an earlier capture"
 
 

@@ -16,14 +16,13 @@ from torch.fx.experimental.sym_node import SymNode
 
 from torch_ir.capture.fast.shape_tensors import Form, NotCoveredError, StaleAnswersError, form_of, interned_form
 from torch_ir.capture.fast.size_environment import Environment, Request, request_key
-from torch_ir.capture.fast.symbolic_size import KEPT, SYMBOLIC, Size, live_size
+from torch_ir.capture.fast.symbolic_size import KEPT, SYMBOLIC, WRAPPED, Size, live_size
 from torch_ir.ops.torch_internals import DisableTorchFunction, disable_current_modes
 
 Key = tuple[Any, ...]
 Answer = tuple[Any, "State"]  # what torch answers, and what is known afterwards
 _MOST_SPACES = 16  # kinds of inputs whose answers are kept
 _MOST_ANSWERS = 1 << 16  # in one of them
-_WRAPPED: dict[type, Any] = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
 
 
 class State:
@@ -220,7 +219,7 @@ class OpenSizes:
             return size
         found = self._numbers.get(size)
         if found is None:
-            found = self._numbers[size] = _WRAPPED[size.kind](SizeNode(self, size))
+            found = self._numbers[size] = WRAPPED[size.kind](SizeNode(self, size))
         return found
 
     def numbers(self, sizes: Sequence[Any]) -> list[Any]:

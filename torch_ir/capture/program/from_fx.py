@@ -46,7 +46,7 @@ def from_fx(graph_module: fx.GraphModule, example_inputs: Sequence[Any] | None =
     for at, number in shown.items():
         ir.graph_inputs.insert(at, TensorMeta(number, (), "int64"))
         ir.input_tree = call(len(ir.graph_inputs))
-    return _told_by_path(ir).check()
+    return _with_paths_of_model(ir).check()
 
 
 class _Input(NamedTuple):
@@ -187,7 +187,7 @@ def _of_numbers(module: fx.GraphModule, error: ExportError) -> ExportError:
     )
 
 
-def _told_by_path(ir: IR) -> IR:
+def _with_paths_of_model(ir: IR) -> IR:
     """Make module paths start at the model, not at the variable that held it."""
     for node in ir.all_nodes():
         outer = tuple(_LOCAL.sub("", text) for text in node.origin.outer)

@@ -168,9 +168,8 @@ class Calls:
     def _memory(self) -> Iterator[tuple[TensorMeta, Any]]:
         """Yield the memory of each tensor; a call that returns its input has the memory of its input."""
         known: dict[TensorMeta, Any] = {}
-        owners: dict[
-            int, Any
-        ] = {}  # in fake mode, copies of constants share memory, and operators that return their input do not
+        # in fake mode, copies of constants share memory, and operators that return their input do not
+        owners: dict[int, Any] = {}
         for node, made in self.tensors.items():
             if has_storage(node) and isinstance(made[0], TensorMeta):
                 tensor, maker, storage = made[0], made[0].producer, memory_key(node.meta["val"])

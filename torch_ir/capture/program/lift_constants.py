@@ -11,8 +11,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
 from torch_ir.errors import ConversionError
-from torch_ir.ops.tensor_subclasses import is_made_of_others, plain_tensors
-from torch_ir.ops.torch_internals import HigherOrderOperator, detect_fake_mode, updated
+from torch_ir.ops.tensor_data import plain_tensors
+from torch_ir.ops.torch_internals import HigherOrderOperator, detect_fake_mode, is_traceable_wrapper_subclass, updated
 
 # Operators with bodies -> the arguments that list the operands of the bodies; none if all the rest are operands.
 _OPERANDS = {
@@ -202,7 +202,7 @@ def placeholders(module: fx.GraphModule) -> list[fx.Node]:
 
 
 def _is_composite(node: fx.Node) -> bool:
-    return node.op == "placeholder" and is_made_of_others(node.meta.get("val"))
+    return node.op == "placeholder" and is_traceable_wrapper_subclass(node.meta.get("val"))
 
 
 def _plain_parameters(state_dict: dict[str, Any]) -> dict[str, Any]:

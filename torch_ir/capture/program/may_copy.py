@@ -57,6 +57,7 @@ class Sharing:
         self._surely: dict[Hashable, Hashable] = {}  # tensor -> the base that it is certainly a view of
         self._perhaps: dict[Hashable, Hashable] = {}  # tensor -> the base that it is a view of if nothing was copied
         self._copies: dict[Hashable, _Copy] = {}
+        self._copied: set[Hashable] = set()  # bases of these
         self._writes: dict[Hashable, list[tuple[int, Hashable]]] = {}
         self._time = 0
 
@@ -67,6 +68,7 @@ class Sharing:
         self, made: Hashable, source: Hashable, line: str, is_declared: bool, split: Hashable = None
     ) -> None:
         self._perhaps[made] = self._whole(source)
+        self._copied.add(self._whole(source))
         self._copies[made] = _Copy(source, self._time, line, is_declared, split)
 
     def write(self, target: Hashable) -> None:
@@ -80,7 +82,8 @@ class Sharing:
 
     def unsure(self, read: Hashable) -> _Copy | None:
         """Return the copy or view that determines whether a read sees an earlier write; None if none does."""
-        for time, target in self._writes.get(self._whole(read), ()):
+        whole = self._whole(read)
+        for time, target in self._writes.get(whole, ()) if whole in self._copied else ():
             if (found := self._between(read, target, time)) is not None:
                 return found
         return None

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputKind
 
 from torch_ir.capture.export.dynamic import DECISIONS
+from torch_ir.capture.export.fake_weights import is_blank
 from torch_ir.capture.export.symbolic_sizes import SymbolNames, shape_environment
 from torch_ir.capture.program.functional import Twins, functionalised, standard_form
 from torch_ir.capture.program.functional_writes import UnfollowedWriteError
@@ -25,7 +26,7 @@ from torch_ir.ir import IR, Branch, Param, Slot, TensorMeta
 from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ops.pytree import to_structure
 from torch_ir.ops.tensor_data import from_tensor
-from torch_ir.ops.torch_internals import FakeTensor, memory_key
+from torch_ir.ops.torch_internals import memory_key
 from torch_ir.ops.torch_types import to_name
 
 _KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
@@ -130,12 +131,8 @@ def _param(program: ExportedProgram, spec: InputSpec, keys: tuple[str, ...]) -> 
     if kind in ("parameter", "buffer"):
         return Param(keys, kind)
     value: Any = program.constants.get(keys[0])
-    known = isinstance(value, torch.Tensor) and (not (value.is_meta or _is_fake(value)) or value.numel() == 0)
-    return Param(keys, kind, from_tensor(value) if known else None)
-
-
-def _is_fake(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, FakeTensor)
+    is_known = isinstance(value, torch.Tensor) and (not is_blank(value) or value.numel() == 0)
+    return Param(keys, kind, from_tensor(value) if is_known else None)
 
 
 def _ties(program: ExportedProgram) -> dict[str, tuple[str, ...]]:

@@ -165,9 +165,7 @@ def _eager(gradients: _Gradients) -> Iterator[None]:
             stack.enter_context(without_libraries())
         stack.enter_context(uncompiled())
         stack.enter_context(intercepted(*SET_GRAD_ENABLED, gradients.switch))
-        if (
-            not gradients.are_used
-        ):  # below autograd, operators are whole, as in torch.export: `linear`, not `t` and `addmm`
+        if not gradients.are_used:  # below autograd, operators are whole: `linear`, not `t` and `addmm`
             stack.enter_context(AutoDispatchBelowAutograd())
         yield
 

@@ -69,11 +69,10 @@ class Recorder:
         self.modules = ModuleCalls(model)
         self.untracked = UntrackedTensors(self.modules, self._here, self._meta)
         self.tape = Tape(mode, lambda tensor: self.untracked.node_of(self.tape, tensor))
-        self.written: dict[
-            int, tuple[torch.UntypedStorage, torch.UntypedStorage]
-        ] = {}  # with a copy of its former content
+        # memory that was written to, with a copy of its former content
+        self.written: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self.layout = ""  # the first line that reads strides or an offset
-        self._answers: dict[fx.Node, Any] = {}
+        self._answers: dict[fx.Node, tuple[int | None, Any]] = {}  # with the memory that the value is in
         self._functions = FunctionCalls()
         self._is_paused = False
         self._is_busy = False
@@ -217,7 +216,7 @@ class Recorder:
             return pytree.tree_map_only(torch.Tensor, self.tape.mode.from_tensor, result)
 
     def _before_it_writes(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Save the content of the memory that a call writes to."""
+        """Save the content of the memory that a call writes to, and forget the numbers that Python read from it."""
         bound = bind(func, args, kwargs)
         written = [bound.get(name) for name in written_arguments(func, bound)]
         found = [leaf for leaf in pytree.tree_leaves(written) if dense_memory_key(leaf) is not None]
@@ -225,6 +224,9 @@ class Recorder:
             storage = tensor.untyped_storage()
             if storage_key(storage) not in self.written and not isinstance(tensor, FakeTensor):
                 self.written[storage_key(storage)] = (storage, storage.clone())
+        if found and self._answers:
+            memory = set(map(dense_memory_key, found))
+            self._answers = {node: known for node, known in self._answers.items() if known[0] not in memory}
         self.untracked.keep_what_left(self.tape, found)
 
     def _new(self, func: OpOverload, tensor: torch.Tensor) -> torch.Tensor:
@@ -274,7 +276,7 @@ class Recorder:
         self.untracked.notice_changes(self.tape, question)
         node = self.tape.node_of(question)
         if node in self._answers:
-            return self._answers[node]
+            return self._answers[node][1]
         if self._gradients is not None and _is_never(node):
             return False
         has_value = not isinstance(question, FakeTensor)
@@ -285,7 +287,7 @@ class Recorder:
             outcome = question.item()
         else:
             raise NoValueError("Python needs it as a number")
-        self._answers[node] = outcome
+        self._answers[node] = dense_memory_key(question), outcome
         self.tape.call(decision, (node, outcome, self._place()), {}, None, self._meta())
         return outcome
 

@@ -6,14 +6,13 @@ During a capture without values, tensors are of an internal class. `isinstance` 
 
 from __future__ import annotations
 
-import dis
 from functools import lru_cache
 from types import CodeType
 
 from torch import nn
 
 from torch_ir.capture.program.provenance import source_line
-from torch_ir.capture.state.reached_code import functions_of
+from torch_ir.capture.state.reached_code import functions_of, instructions_of
 from torch_ir.capture.walk import modules
 
 _CLASSES = frozenset(("Parameter", "Tensor", "Buffer", "UninitializedParameter"))
@@ -33,9 +32,7 @@ def _asking(code: CodeType) -> tuple[str, ...]:
     if not _ASKING.intersection(code.co_names):
         return ()
     loaded: dict[int, set[str]] = {}
-    line = code.co_firstlineno
-    for instruction in dis.get_instructions(code):
-        line = instruction.starts_line or line
+    for line, instruction in instructions_of(code):
         if instruction.opname in _LOADING and isinstance(instruction.argval, str):
             loaded.setdefault(line, set()).add(instruction.argval)
     lines = [line for line, names in loaded.items() if names & _ASKING and names & _CLASSES]

@@ -95,12 +95,8 @@ def _fake_runs(model: nn.Module, call: Call) -> Iterator[Callable[[], Any]]:
     with weight_free(model) as (mode, _), ExitStack() as stack:
         if torch.get_default_device().type == "meta":
             stack.enter_context(torch.device("cpu"))
-        for context in (
-            quiet(),
-            torch.no_grad(),
-            uncompiled(),
-            mode,
-        ):  # torch.compile would cache code for fake tensors
+        # torch.compile would cache code for fake tensors
+        for context in (quiet(), torch.no_grad(), uncompiled(), mode):
             stack.enter_context(context)
         slots = list(weights(model))
 

@@ -14,11 +14,10 @@ from torch import nn
 
 from torch_ir.capture.program.provenance import is_users_module
 from torch_ir.capture.walk import own_attributes
-from torch_ir.ops.references import ABSENT, CONTAINERS, cells_of, held_by
+from torch_ir.ops.references import ABSENT, CONTAINERS, LRU_CACHE, cells_of, held_by
 
 _DEPTH = 3  # references to follow from the model's classes and objects
 _MOST_ITEMS = 4096  # of a container that is copied
-_LRU = type(functools.lru_cache(lambda: None))
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, tuple, frozenset, type(None), torch.dtype, torch.device))
 _ATOMS = _PLAIN - {tuple, frozenset}
 
@@ -93,7 +92,7 @@ class Namespaces:
     def _add(self, value: Any, depth: int) -> None:
         if type(value) in _PLAIN or (depth <= 0 and type(value) not in CONTAINERS):
             return
-        if isinstance(value, (types.FunctionType, _LRU)):
+        if isinstance(value, (types.FunctionType, LRU_CACHE)):
             self._add_function(value, depth)
         elif isinstance(value, type):
             self._add_class(value, depth)
@@ -117,7 +116,7 @@ class Namespaces:
         self._add_dict(vars(sys.modules[kind.__module__]), depth - 1)
 
     def _add_function(self, function: Any, depth: int) -> None:
-        if isinstance(function, _LRU):
+        if isinstance(function, LRU_CACHE):
             self._caches[function] = None
         function = getattr(function, "__wrapped__", function)
         if not isinstance(function, types.FunctionType) or self._depths.get(id(function), -1) >= depth:

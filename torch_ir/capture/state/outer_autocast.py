@@ -14,10 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from torch_ir.capture.instrument import set_attribute
 from torch_ir.ops.neutral_state import AUTOCAST_DEVICES
-
-_FORWARD = "forward"
-_ABSENT = object()
 
 
 @contextmanager
@@ -29,19 +27,10 @@ def autocast_inside(model: nn.Module) -> Iterator[None]:
     if not dtypes:
         yield
         return
-    attributes = vars(model)
-    before = attributes.get(_FORWARD, _ABSENT)
-    attributes[_FORWARD] = _inside(model.forward, dtypes)
-    try:
-        with ExitStack() as left:
-            for device in dtypes:
-                left.enter_context(torch.autocast(device, enabled=False))
-            yield
-    finally:
-        if before is _ABSENT:
-            del attributes[_FORWARD]
-        else:
-            attributes[_FORWARD] = before
+    with set_attribute(model, "forward", _inside(model.forward, dtypes)), ExitStack() as left:
+        for device in dtypes:
+            left.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 def _inside(forward: Callable[..., Any], dtypes: dict[str, torch.dtype]) -> Callable[..., Any]:

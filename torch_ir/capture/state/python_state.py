@@ -18,7 +18,7 @@ import threading
 import weakref
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 from torch_ir.capture.program.provenance import is_users, is_users_module
-from torch_ir.capture.state.reached_code import functions_of, methods_of, names_in, uses_of
+from torch_ir.capture.state.reached_code import functions_from, functions_of, methods_of, names_in, reached, uses_of
 from torch_ir.capture.walk import walk
 from torch_ir.ops.references import ABSENT, CONTAINERS, TABLES, attribute_tables, cells_of, content_of, held_by
 from torch_ir.ops.torch_internals import MODULE_TABLES, buffer_table, parameter_table
@@ -90,6 +90,7 @@ class PythonState:
         self._attributes: list[Table] = []  # of weights; most have none
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._kinds: dict[type, None] = {}  # of objects
+        self._functions: list[FunctionType] = []  # held by objects; what they call is not seen yet
         paths: dict[nn.Module, str] = {}
         for path, module in walk(model):
             paths.setdefault(module, path)
@@ -97,18 +98,20 @@ class PythonState:
         for module, path in paths.items():
             self._see_module(module, path)
         kinds = dict.fromkeys(map(type, paths))
-        called = set[str]()
+        names = set[str]()
         for kind in kinds:
             self._see_class(kind)
             functions = functions_of(kind)
-            called.update(*(names_in(function.__code__).attributes for function in functions))
-            for function in functions:
-                self._see(function, ())
-        while self._kinds:  # seeing one may find others
-            kind = self._kinds.popitem()[0]
-            self._see_class(kind)
-            for function in methods_of(kind, frozenset(called)):
-                self._see(function, ())
+            names.update(*(names_in(function.__code__).attributes for function in functions))
+            self._see_functions(functions)
+        while self._kinds or self._functions:  # seeing one may find others
+            while self._functions:
+                self._see_functions(functions_from(self._functions.pop()))
+            while self._kinds:
+                kind = self._kinds.popitem()[0]
+                self._see_class(kind)
+                for method in methods_of(kind, frozenset(names)):
+                    self._see_functions(reached(kind, method) if method.__name__ == "__call__" else [method])
 
     def changes(self, tables: Sequence[Table] | None = None) -> list[Change]:
         """Return the changes, in the order of the search; `tables` are those that changed, if known."""
@@ -185,11 +188,12 @@ class PythonState:
                 self._tables.append((where, value, value.copy()))
             elif not isinstance(value, nn.Module):
                 self._see(value, (*where, name))
-        self._slots.update((id(parameter_table(module)), id(buffer_table(module))))
-        for name, weight in parameter_table(module).items():
-            if weight is not None and isinstance(parameter_table(module), dict):
+        parameters = parameter_table(module)
+        self._slots.update((id(parameters), id(buffer_table(module))))
+        for name, weight in parameters.items():
+            if weight is not None and isinstance(parameters, dict):
                 path_of = (*where, name)
-                self._flags.append((path_of, _Flag(parameter_table(module), name), weight, weight.requires_grad))
+                self._flags.append((path_of, _Flag(parameters, name), weight, weight.requires_grad))
                 if type(weight) in _PLAIN_TENSORS:
                     self._attributes.append((path_of, vars(weight), vars(weight).copy() if vars(weight) else {}))
 
@@ -212,6 +216,7 @@ class PythonState:
             self._tables += [(path, table, dict(table)) for table in attribute_tables(value)]
         elif kind is FunctionType:
             self._see_function(value, path)
+            self._functions.append(value)
             return
         elif kind is itertools.count:
             self._contents.append((path, value, repr(value)))
@@ -236,6 +241,13 @@ class PythonState:
         for key, held in held_by(value):
             if type(held) not in _PLAIN:
                 self._see(held, (*path, _key(key)))
+
+    def _see_functions(self, functions: Iterable[FunctionType]) -> None:
+        """See functions without what they call."""
+        for function in functions:
+            if id(function) not in self._seen:
+                self._seen.add(id(function))
+                self._see_function(function, ())
 
     def _see_function(self, function: FunctionType, path: _Path) -> None:
         if not is_users(function.__code__.co_filename):

@@ -8,44 +8,21 @@ import os
 from collections.abc import Iterator, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from torch_ir.capture.program.provenance import is_users, is_users_module
-from torch_ir.ops.references import ABSENT, cells_of
+from torch_ir.ops.references import ABSENT, LRU_CACHE, cells_of
 
-_MOST = 200  # functions reached from one class
+_MOST = 200  # functions reached from one
 _IMPLICIT = frozenset(
     f"__{name}__"
-    for name in [
-        "call",
-        "enter",
-        "exit",
-        "get",
-        "set",
-        "getattr",
-        "getattribute",
-        "setattr",
-        "getitem",
-        "setitem",
-        "iter",
-        "next",
-        "len",
-        "contains",
-        "bool",
-        "eq",
-        "hash",
-        "add",
-        "radd",
-        "iadd",
-        "mul",
-        "rmul",
-        "int",
-        "float",
-        "index",
-    ]
-)
+    for name in (
+        "call", "enter", "exit", "get", "set", "getattr", "getattribute", "setattr", "getitem", "setitem", "iter",
+        "next", "len", "contains", "bool", "eq", "hash", "add", "radd", "iadd", "mul", "rmul", "int", "float", "index",
+    )
+)  # fmt: skip
 _DEPTH = 3  # of modules in modules
-_known_functions: WeakKeyDictionary[type, Sequence[FunctionType]] = WeakKeyDictionary()
+_known_functions: WeakKeyDictionary[Any, Sequence[ref[FunctionType]]] = WeakKeyDictionary()
 
 
 class Names(NamedTuple):
@@ -59,10 +36,22 @@ class Names(NamedTuple):
 
 def functions_of(kind: type) -> Sequence[FunctionType]:
     """Return `forward` of a user's class, and the user's functions that it calls by name, directly or indirectly."""
-    found = _known_functions.get(kind)
-    if found is None:
-        start = getattr(kind, "forward", None)
-        found = _known_functions[kind] = tuple(reached(kind, [start] if isinstance(start, FunctionType) else []))
+    start = getattr(kind, "forward", None)
+    return _remembered(kind, kind, start) if isinstance(start, FunctionType) else ()
+
+
+def functions_from(function: FunctionType) -> Sequence[FunctionType]:
+    """Return a function and the user's functions that it calls by name, directly or indirectly."""
+    return _remembered(function, object, function)
+
+
+def _remembered(key: Any, kind: type, start: FunctionType) -> Sequence[FunctionType]:
+    """Return what is reached from a function, from a memo under a class or function that it may refer to."""
+    known = [function() for function in _known_functions.get(key, ())]
+    found = [function for function in known if function is not None]
+    if not found or len(found) < len(known):
+        found = list(reached(kind, start))
+        _known_functions[key] = [ref(function) for function in found]
     return found
 
 
@@ -76,23 +65,26 @@ def methods_of(kind: type, names: frozenset[str]) -> Iterator[FunctionType]:
                     yield function
 
 
-def reached(kind: type, start: Sequence[FunctionType]) -> list[FunctionType]:
-    """Return the user's functions that some functions call by name, with themselves, as methods of a class."""
-    waiting = list(start)
-    found: dict[CodeType, FunctionType] = {}
+def reached(kind: type, start: FunctionType) -> Iterator[FunctionType]:
+    """Yield a function, as a method of a class, and the user's functions that it calls by name."""
+    waiting = [start]
+    found: set[CodeType] = set()
     while waiting and len(found) < _MOST:
         function = waiting.pop()
         code = function.__code__
         if code in found or not is_users(code.co_filename):
             continue
-        found[code] = function
+        found.add(code)
+        yield function
         names = names_in(code)
-        values = [getattr(kind, name, None) for name in names.attributes]
+        attributes = strings_in(code) if "getattr" in names.loaded else names.attributes
+        values = [getattr(kind, name, None) for name in attributes]
+        if "super" in names.loaded:
+            values += [vars(base)[name] for base in kind.__mro__ for name in attributes & vars(base).keys()]
         values += [function.__globals__.get(name) for name in names.loaded]
         values += [member.value() for member in uses_of(function).members]
         values += [content for _, _, content in cells_of(function)]
         waiting += [each for each in map(_function, values) if each is not None]
-    return list(found.values())
 
 
 def _function(value: Any) -> FunctionType | None:
@@ -103,9 +95,8 @@ def _function(value: Any) -> FunctionType | None:
     return value if isinstance(value, FunctionType) else None
 
 
-_LRU = type(functools.lru_cache(lambda: None))
 _WRAPPERS = frozenset(
-    (property, staticmethod, classmethod, MethodType, functools.partial, functools.cached_property, _LRU)
+    (property, staticmethod, classmethod, MethodType, functools.partial, functools.cached_property, LRU_CACHE)
 )
 
 
@@ -205,6 +196,7 @@ def names_in(code: CodeType) -> Names:
     tables = {
         "STORE_GLOBAL": stored, "DELETE_GLOBAL": stored, "LOAD_GLOBAL": loaded, "LOAD_NAME": loaded,
         "STORE_ATTR": assigned, "DELETE_ATTR": assigned, "LOAD_ATTR": attributes, "LOAD_METHOD": attributes,
+        "LOAD_SUPER_ATTR": attributes,
     }  # fmt: skip
     for inner in _codes(code):
         for instruction in dis.get_instructions(inner):
@@ -228,12 +220,19 @@ def strings_in(code: CodeType) -> frozenset[str]:
     return names_in(code).attributes | frozenset(literals)
 
 
+def instructions_of(code: CodeType) -> Iterator[tuple[int, dis.Instruction]]:
+    """Yield the instructions of a function with their lines."""
+    starts, line = dict(dis.findlinestarts(code)), code.co_firstlineno
+    for instruction in dis.get_instructions(code):
+        line = starts.get(instruction.offset) or line
+        yield line, instruction
+
+
 @functools.lru_cache(maxsize=4096)
 def assigned_elsewhere(code: CodeType) -> tuple[tuple[str, int], ...]:
     """Return the attributes that a function assigns to other objects than `self`, with their lines."""
-    found, line, before = [], code.co_firstlineno, list[dis.Instruction]()
-    for instruction in dis.get_instructions(code):
-        line = instruction.starts_line or line
+    found, before = [], list[dis.Instruction]()
+    for line, instruction in instructions_of(code):
         if instruction.opname == "STORE_ATTR" and not _is_of_self(instruction.argval, before):
             found.append((instruction.argval, line))
         before.append(instruction)
@@ -242,8 +241,14 @@ def assigned_elsewhere(code: CodeType) -> tuple[tuple[str, int], ...]:
 
 def _is_of_self(name: str, before: Sequence[dis.Instruction]) -> bool:
     """Whether the object of an assignment is `self`: loaded just before, or, for `+=`, before the attribute is read."""
-    if before[-1].opname == "SWAP":
+    if before[-1].opname in ("SWAP", "ROT_TWO"):  # the second in Python 3.10
         read = (at for at in range(len(before) - 1, 1, -1) if before[at].opname == "LOAD_ATTR")
-        at = next((at for at in read if before[at].argval == name and before[at - 1].opname == "COPY"), 1)
-        return bool(before[at - 2].argval == "self")
-    return bool(before[-1].argval == "self")
+        at = next((at for at in read if before[at].argval == name and before[at - 1].opname in ("COPY", "DUP_TOP")), 1)
+        return _loads_self(before[at - 2])
+    return _loads_self(before[-1])
+
+
+def _loads_self(instruction: dis.Instruction) -> bool:
+    """Whether an instruction leaves `self` on top of the stack; from Python 3.13 on, one may load two variables."""
+    names = instruction.argval
+    return bool((names[-1] if isinstance(names, tuple) and names else names) == "self")

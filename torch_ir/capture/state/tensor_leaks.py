@@ -8,7 +8,6 @@ afterwards, it searches for the holders: caches are cleared, attributes and entr
 
 from __future__ import annotations
 
-import functools
 import gc
 import itertools
 import sys
@@ -30,9 +29,9 @@ from torch_ir.capture.state.namespaces import Namespaces
 from torch_ir.capture.walk import modules
 from torch_ir.errors import CaptureWarning
 from torch_ir.ir.json.json_text import frozen
+from torch_ir.ops.references import LRU_CACHE
 from torch_ir.ops.torch_internals import LAST_EXPORT, FakeTensor, FakeTensorMode, forget_random_states
 
-_LRU = type(functools.lru_cache(lambda: None))
 _OURS = (types.FrameType, types.TracebackType, BaseException, types.GeneratorType, weakref.ref)
 _BLANK = (Ghost, FakeTensor)
 _BATCH = 16  # objects whose holders are searched together, on the way to the user's code
@@ -164,7 +163,7 @@ class _Search:
     def clean(self) -> None:
         """Remove the tensors from the older objects that hold them, or that hold a new object with them."""
         for holder in self._holders(self._held):
-            if isinstance(holder, _LRU):
+            if isinstance(holder, LRU_CACHE):
                 holder.cache_clear()
             elif not self._is_new(holder) and (self._before.has(holder) or self._is_reached_by_user(holder)):
                 self._clean(holder)
@@ -174,7 +173,7 @@ class _Search:
             warnings.warn(f"{text}; clear it before the model is used again", CaptureWarning, stacklevel=2)
 
     def _is_new(self, holder: Any) -> bool:
-        return id(holder) in self._born and not self._before.has(holder) and not isinstance(holder, _LRU)
+        return id(holder) in self._born and not self._before.has(holder) and not isinstance(holder, LRU_CACHE)
 
     def _holders(self, objects: list[Any]) -> list[Any]:
         """Return the objects that refer to others, without those of the search itself and those already found."""

@@ -21,8 +21,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_ir.errors import ConversionError, UnsupportedOperatorsError, first_line
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ops.fast_paths import tracing
 from torch_ir.ops.quiet_loggers import quieted
+from torch_ir.ops.shared_by_threads import tracing
 from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, onnx_core, onnx_fx_passes, onnx_registration
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.node_summary import describe

@@ -13,7 +13,7 @@ from torch_ir.analysis.shapes.open_sizes import points_of
 from torch_ir.errors import ConversionError, first_line
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.sizes.expressions import Number, evaluate
-from torch_ir.ops.fast_paths import tracing
+from torch_ir.ops.shared_by_threads import tracing
 
 Make = Callable[[TensorMeta, Callable[[int | str], int]], Tensor]
 

@@ -18,8 +18,7 @@ from torch_ir.ops.effects import writes_in_place
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.pytree import slots_of_call
-from torch_ir.ops.tensor_data import to_tensor
-from torch_ir.ops.tensor_subclasses import plain_tensors
+from torch_ir.ops.tensor_data import plain_tensors, to_tensor
 from torch_ir.ops.torch_internals import module_table, submodule_at
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 from torch_ir.targets.torch.fx_graph import is_name, write_program

@@ -1,0 +1,101 @@
+"""Settings of the process that several threads change: restored by the last, also in a forked child."""
+
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+
+from torch_ir import extract_ir
+from torch_ir.capture.instrument import exclusive
+from torch_ir.ops.fast_paths import plain_attention
+from torch_ir.ops.neutral_state import NeutralState
+from torch_ir.ops.shared_by_threads import SharedSwitch
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+
+
+def switch() -> tuple[dict[str, str], SharedSwitch]:
+    setting = {"value": "before"}
+    return setting, SharedSwitch(lambda: setting["value"], lambda value: setting.update(value=value), lambda _: "set")
+
+
+def test_the_last_one_restores_the_setting() -> None:
+    setting, shared = switch()
+    shared.__enter__()
+    with shared:
+        assert setting["value"] == "set"
+    assert setting["value"] == "set"
+    shared.__exit__(None, None, None)
+    assert setting["value"] == "before"
+
+
+def test_a_setting_that_was_changed_meanwhile_is_kept() -> None:
+    setting, shared = switch()
+    with shared:
+        setting["value"] = "of the user"
+    assert setting["value"] == "of the user"
+
+
+@contextmanager
+def held(context: object) -> Iterator[None]:
+    """Hold a context in another thread."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with context:  # type: ignore[attr-defined]  # a context manager
+            inside.set()
+            leave.wait(120)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert inside.wait(60)
+    try:
+        yield
+    finally:
+        leave.set()
+        thread.join()
+
+
+def status_of_child(work: object) -> int:
+    """Run a function in a forked child; return its exit code, or the signal that ended it after a minute."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        child = os.fork()
+    if not child:
+        import signal
+
+        signal.alarm(60)
+        os._exit(0 if work() else 3)  # type: ignore[operator]  # a function
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@needs_fork
+def test_a_forked_child_has_the_settings_of_the_user() -> None:
+    """Not those that a thread of its parent had set."""
+    before = torch.get_default_dtype(), torch.backends.mha.get_fastpath_enabled()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with held(NeutralState()), held(plain_attention()):
+            assert torch.get_default_dtype() is torch.float32
+            found = status_of_child(
+                lambda: (
+                    (torch.get_default_dtype(), torch.backends.mha.get_fastpath_enabled()) == (torch.float64, before[1])
+                )
+            )
+        assert found == 0
+        assert torch.get_default_dtype() is torch.float64
+    finally:
+        torch.set_default_dtype(before[0])
+
+
+@needs_fork
+def test_a_forked_child_can_capture_while_a_thread_holds_the_lock() -> None:
+    """Also before that thread has changed anything, or while its capture runs in a child."""
+    model = nn.Linear(3, 3, device="meta").eval()
+    with held(exclusive()):
+        assert status_of_child(lambda: extract_ir(model, (torch.empty(2, 3, device="meta"),))) == 0

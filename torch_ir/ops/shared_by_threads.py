@@ -1,0 +1,90 @@
+"""What threads share: the lock of tracing, and settings of the whole process, which the last thread restores."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+_COMPILER = "torch._dynamo.convert_frame"
+_tracing = threading.RLock()
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Hold the lock of captures and exports, and that of torch.compile, which must not see a patched torch."""
+    compiler: Any = sys.modules.get(_COMPILER)
+    with getattr(compiler, "compile_lock", None) or nullcontext(), _tracing:
+        yield
+
+
+def is_tracing() -> bool:
+    """Whether this thread holds the lock of captures and exports."""
+    return _is_owned(_tracing)
+
+
+def _is_owned(lock: Any) -> bool:
+    return bool(lock._is_owned())  # as threading.Condition calls it
+
+
+def _release_locks() -> None:
+    """In a forked child, replace the locks of threads that do not exist there."""
+    global _tracing
+    if not _is_owned(_tracing):
+        _tracing = threading.RLock()
+    compiler: Any = sys.modules.get(_COMPILER)
+    if hasattr(compiler, "compile_lock") and not _is_owned(compiler.compile_lock):
+        compiler.compile_lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_locks)
+
+
+class _Here(threading.local):
+    depth = 0  # how often this thread is inside
+
+
+class SharedSwitch:
+    """Sets a value while any thread is inside; restores the former value unless another was set meanwhile.
+
+    `value` returns the value to set from the former one.
+    """
+
+    def __init__(self, read: Callable[[], Any], write: Callable[[Any], Any], value: Callable[[Any], Any]) -> None:
+        self.users = 0  # in all threads
+        self._read, self._write, self._value = read, write, value
+        self._lock = threading.Lock()
+        self._here = _Here()
+        self._before: Any = None
+        self._set: Any = None
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self.users:
+                self._before = self._read()
+                self._set = self._value(self._before)
+            self.users += 1
+            self._here.depth += 1
+            self._write(self._set)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._here.depth -= 1
+            self._leave(1)
+
+    def _leave(self, count: int) -> None:
+        self.users -= count
+        if not self.users and self._read() is self._set:
+            self._write(self._before)
+
+    def _forget(self) -> None:
+        """In a forked child, leave for the threads that do not exist there."""
+        self._lock = threading.Lock()
+        if others := self.users - self._here.depth:
+            self._leave(others)
