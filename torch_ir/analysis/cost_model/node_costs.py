@@ -267,7 +267,8 @@ def bodies_of(node: OpNode) -> list[FunctionRef]:
 def rounds(node: OpNode) -> Dim:
     """Return how often a node runs its bodies, as far as known."""
     loop = _LOOPS.get(node.op_type)
-    return 1 if loop not in node.args else node.inputs[node.args.index(loop)].shape[0]
+    items = node.inputs[node.args.index(loop)].shape if loop in node.args else ()
+    return items[0] if items else 1
 
 
 def added(rows: Iterable[Work]) -> Work:

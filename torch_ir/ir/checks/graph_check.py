@@ -64,7 +64,7 @@ def _check(ir: IR, outer: CheckContext, around: _Around) -> None:
             error.prefix(path, f"function {name!r}: ")
             raise
     check_calls(ir, context)
-    check_origins(ir)
+    check_origins(ir, context.limits.name_length)
 
 
 def _check_header(ir: IR) -> None:

@@ -205,20 +205,24 @@ def holds_modules(body: IR) -> bool:
     return any(node.origin.module for node in body.nodes)
 
 
-def op_counts(ir: IR) -> Counter[str]:
-    """Return how often each operator would occur if every call were inlined; each body is visited once."""
-    inside = {name: op_counts(body) for name, body in ir.functions.items()}
+def op_counts(ir: IR, *, with_branches: bool = False) -> Counter[str]:
+    """Return how often each operator would occur if every call were inlined; each body is visited once.
+
+    With `with_branches`, the bodies of control flow operators count, too, each once.
+    """
+    inside = {name: op_counts(body, with_branches=with_branches) for name, body in ir.functions.items()}
     counts: Counter[str] = Counter()
-    calls: Counter[str] = Counter()
+    runs: Counter[str] = Counter()
     for node in ir.nodes:
-        name = node.attrs["function"] if node.is_call else None
-        if name not in inside:
+        named = called_by([node]) if with_branches or node.is_call else ()
+        bodies = [name for name in named if name in inside]
+        for name in bodies:
+            if name not in runs:
+                counts.update(dict.fromkeys(inside[name], 0))  # operators in the order in which they first occur
+            runs[name] += 1
+        if not node.is_call or not bodies:
             counts[node.op_type] += 1
-            continue
-        if name not in calls:
-            counts.update(dict.fromkeys(inside[name], 0))  # operators in the order in which they first occur
-        calls[name] += 1
-    for name, times in calls.items():
+    for name, times in runs.items():
         counts.update({op: times * count for op, count in inside[name].items()})
     return counts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from torch_ir.errors import ExpressionError, GraphError, did_you_mean
 from torch_ir.ir.graph.io_tree import Branch, Tree
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _KINDS = {"+": "sum", "-": "sum", "and": "and", "or": "or"}
 _SQUEEZES = ("aten.squeeze.", "aten.squeeze_copy.")
+_Size = TypeVar("_Size", int, Dim)
 _PRODUCT = re.compile(r"\w+( \* \w+)*")
 
 
@@ -122,11 +123,12 @@ def _operand(part: _Part) -> str:
 
 def specialize(ir: IR, sizes: Mapping[str, int]) -> IR:
     """Return a copy of a graph with these sizes as numbers; a GraphError if the graph does not hold for them."""
+    given = set(ir.graph_inputs)
     for name, size in sizes.items():
         symbol = ir.symbols.get(name)
         if symbol is None:
             raise GraphError(f"the graph has no size {name!r}{did_you_mean(name, ir.symbols)}")
-        if symbol.tensor is not None and symbol.tensor not in ir.graph_inputs:
+        if symbol.tensor is not None and symbol.tensor not in given:
             raise GraphError(f"{name!r} is decided by the data ({symbol.tensor!r}) and cannot be chosen")
         if isinstance(size, bool) or not isinstance(size, int) or not symbol.admits(size):
             raise GraphError(f"{name} = {size!r:.40} is out of range: {symbol.range}")
@@ -143,9 +145,9 @@ def specialize(ir: IR, sizes: Mapping[str, int]) -> IR:
 def _check_ranges(ir: IR, sizes: Mapping[str, int]) -> None:
     """Raise GraphError for sizes that a function of the graph does not allow."""
     for name, body in ir.functions.items():
-        inner = {symbol: int(size) for symbol, size in _outer_sizes(body, sizes).items()}
-        for symbol in (body.symbols[one] for one in inner if one in body.symbols):
-            if not symbol.admits(inner[symbol.name]):
+        inner = _outer_sizes(body, sizes)
+        for symbol in body.symbols.values():
+            if symbol.name in inner and not symbol.admits(inner[symbol.name]):
                 message = f"{symbol.name} = {inner[symbol.name]} is out of range: {symbol.range}"
                 raise GraphError(f"function {str(name)!r}: {message}")
         _check_ranges(body, inner)
@@ -212,10 +214,11 @@ def is_row_major(shape: Sequence[Dim], stride: Sequence[Dim]) -> bool:
     return True
 
 
-def _outer_sizes(body: IR, new: Mapping[str, Dim]) -> dict[str, Dim]:
+def _outer_sizes(body: IR, new: Mapping[str, _Size]) -> Mapping[str, _Size]:
     """Return the sizes that also hold inside a function: all but symbols that it reads from computed tensors."""
-    own = {name for name, symbol in body.symbols.items() if symbol.tensor not in body.graph_inputs}
-    return {name: size for name, size in new.items() if name not in own}
+    given = set(body.graph_inputs) if body.symbols else set()
+    own = {name for name, symbol in body.symbols.items() if symbol.tensor not in given}
+    return new if own.isdisjoint(new) else {name: size for name, size in new.items() if name not in own}
 
 
 def _asserts(node: OpNode, outcome: bool) -> bool:
