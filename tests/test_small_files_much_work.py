@@ -8,10 +8,25 @@ from pathlib import Path
 import pytest
 
 from tests.graphs import chain, tensor, weight
-from torch_ir import IR, GraphError, Limits, OpNode, SerializationError, Symbol, TensorMeta, cost, cost_report, liveness
+from torch_ir import (
+    IR,
+    GraphError,
+    Limits,
+    OpNode,
+    SerializationError,
+    Symbol,
+    TensorMeta,
+    cost,
+    cost_report,
+    liveness,
+    validate_ir,
+)
 from torch_ir.analysis import Bank, kv_cache, plan_memory, schedule
 from torch_ir.analysis.cost_model.links import Link, Network
 from torch_ir.analysis.dependencies.operators_used import operator_uses
+from torch_ir.analysis.memory.aliasing import counts_in_a_storage, home_of, memory_of
+from torch_ir.analysis.shapes import open_sizes
+from torch_ir.analysis.shapes.inference import wrong_shapes
 from torch_ir.ir import FunctionRef, Origin
 from torch_ir.ir.json.json_text import uncollected
 from torch_ir.simulators import to_chakra
@@ -211,3 +226,71 @@ def test_a_collective_without_a_group_has_no_trace(tmp_path: Path) -> None:
     ir = chain("_c10d_functional.all_reduce")
     with pytest.raises(GraphError, match="'all_reduce' names no process group, so it has no trace"):
         to_chakra(ir, tmp_path)
+
+
+def test_sizes_at_which_functions_are_checked_are_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A constraint that is hard to meet takes many tries, which all functions of a graph share."""
+    x = tensor("x", "s")
+    functions = {}
+    for index in range(20):
+        a = tensor("a", "s")
+        functions[f"f{index}"] = IR([relu(0, a)], [a], [tensor("y0", "s")])
+    symbols = [Symbol("s", 1, 10**9, tensor=x, dim=0)]
+    ir = IR([], [x], [x], functions=functions, symbols=symbols, constraints=["s == 987654321"])
+    tries = 0
+
+    def admits(*_: object) -> bool:
+        nonlocal tries
+        tries += 1
+        return False
+
+    monkeypatch.setattr(open_sizes, "admits", admits)
+    assert validate_ir(ir)
+    assert tries <= open_sizes._TRIES
+    assert not list(wrong_shapes(ir))
+    assert tries <= 2 * open_sizes._TRIES
+
+
+def test_a_size_that_a_call_decides_is_decided_by_its_body_once_it_is_inlined() -> None:
+    x, a = tensor("x", 4), tensor("a", 4)
+    found = OpNode("n", "aten.nonzero.default", [a], [tensor("n", "u0", 1, dtype="int64")], args=["self"])
+    made = tensor("y", "u0", 1, dtype="int64")
+    node = OpNode("y", "call", [x], [made], {"function": FunctionRef("f")}, args=["a"])
+    functions, symbols = {"f": IR([found], [a], found.outputs)}, [Symbol("u0", 0, 4, tensor=made, dim=0)]
+    flat = IR([node], [x], [made], functions=functions, symbols=symbols).check().at_level("aten").check()
+    assert flat.symbols["u0"].tensor is flat.nodes[0].output
+
+
+def test_a_part_of_a_tensor_that_is_split_at_indices_keeps_it_alive() -> None:
+    """Both parts are views of the first input, not one of each input."""
+    x, i = tensor("x", 8), tensor("i", 1, dtype="int64")
+    source, places = relu(0, x), relu(1, i)
+    names = ["self", "tensor_indices_or_sections"]
+    parts = [tensor("a", 4), tensor("b", 4)]
+    op_type = "aten.tensor_split.tensor_indices_or_sections"
+    split = OpNode("s", op_type, [source.output, places.output], parts, {"dim": 0}, args=names)
+    memory = liveness(IR([source, places, split], [x, i], [parts[1]]))
+    assert memory.steps[-1].dies == (places.output,)
+
+
+@pytest.mark.parametrize("group", [[1], {}, None, 7])
+def test_a_group_that_is_not_a_name_sends_nothing(group: object) -> None:
+    x = tensor("x", 2)
+    node = OpNode("y", "my.op", [x], [tensor("y", 2)], {"group_name": group}, args=["self"])
+    assert cost(IR([node], [x], node.outputs)).communication == 0
+
+
+def test_nodes_without_their_operands_share_no_memory() -> None:
+    """Such a graph is refused before it runs."""
+    for op_type in ("aten.as_strided.default", "aten.view_as.default", "aten.reshape.default", "aten.to.dtype"):
+        node = OpNode("y", op_type, [], [tensor("y", "s")])
+        assert not counts_in_a_storage(node)
+        assert home_of(node.output) is node.output
+        assert memory_of(node.output) in (set(), {node.output})
+
+
+def test_a_squeeze_without_outputs_can_be_specialised() -> None:
+    x = tensor("x", "s", 2)
+    node = OpNode("y", "aten.squeeze.dim", [x], [], {"dim": 0}, args=["self"])
+    ir = IR([node], [x], [x], symbols=[Symbol("s", 1, 9, tensor=x, dim=0)])
+    assert ir.specialize(s=1).graph_inputs[0].shape == (1, 2)

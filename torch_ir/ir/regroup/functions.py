@@ -249,6 +249,9 @@ def _put_inline(ir: IR, calls: Sequence[OpNode]) -> list[OpNode]:
         nodes += new
         added += new if node in chosen else []
     ir.nodes = nodes
+    for symbol in ir.symbols.values():
+        if symbol.tensor is not None:
+            symbol.tensor = place.moved.get(symbol.tensor, symbol.tensor)
     drop_unused(ir, names)
     return added
 
@@ -271,6 +274,7 @@ class _Place:
         self.captured = captured_names(ir)
         self.functions = Names(ir.functions)
         self.renamed: dict[IR, dict[str, FunctionRef]] = {}
+        self.moved: dict[TensorMeta, TensorMeta] = {}  # output of a call -> the tensor that it is now
 
     def adopt(self, ir: IR, name: str) -> None:
         """Copy the functions of a function to the graph, under free names."""
@@ -294,6 +298,7 @@ class _Place:
                 added[-1].attrs = {key: _renamed(value, self.renamed[body]) for key, value in node.attrs.items()}
         for inner, outer in zip(body.graph_outputs, call.outputs, strict=True):
             outer.replace_all_uses_with(copies[inner])
+            self.moved[outer] = copies[inner]
         call.inputs = ()
         return added
 

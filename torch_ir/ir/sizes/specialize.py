@@ -167,7 +167,7 @@ def squeezed_sizes(node: OpNode) -> list[Dim]:
 def _drops_more(node: OpNode) -> bool:
     """Whether a node drops more dimensions than its output shape says."""
     sizes = squeezed_sizes(node)
-    return bool(sizes) and len(node.inputs[0].shape) - sizes.count(1) < len(node.outputs[0].shape)
+    return bool(sizes and node.outputs) and len(node.inputs[0].shape) - sizes.count(1) < len(node.outputs[0].shape)
 
 
 def replace_symbols(ir: IR, new: Mapping[str, Dim]) -> None:
