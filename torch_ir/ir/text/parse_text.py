@@ -125,6 +125,7 @@ class _Reader:
         if keyword in _PARAMS:
             self._read_param(draft, cursor)
         elif keyword in LINES:
+            cursor.match(PART)
             LINES[keyword](draft, cursor)
         else:
             self._read_node(draft, cursor)
