@@ -50,6 +50,8 @@ def substitute(text: Dim, new: Mapping[str, Dim]) -> Any:
             parts[first:] = [_applied(step, parts[first:])]
         elif step is not None:
             parts.append(new.get(step, step) if isinstance(step, str) else step)
+    if isinstance(parts[0], ExpressionError):
+        raise parts[0]
     return parts[0] if _is_number(parts[0]) else str(parts[0])
 
 
@@ -79,14 +81,17 @@ class _Chain(str):
     kind: str
 
 
-_Part = Union[Number, str, _Product]
+_Part = Union[Number, str, _Product, ExpressionError]  # an error is raised unless `and` or `or` skips its side
 
 
 def _is_number(part: _Part) -> bool:
-    return not isinstance(part, (str, _Product))
+    return not isinstance(part, (str, _Product, ExpressionError))
 
 
 def _applied(step: Call, parts: list[_Part]) -> _Part:
+    for part in parts:
+        if isinstance(part, ExpressionError):
+            return part
     sign = SIGNS[step.function]
     if sign == "*" and not all(map(_is_number, parts)):
         product, factor = (part if isinstance(part, _Product) else _Product(str(part)) for part in parts)
@@ -98,12 +103,18 @@ def _applied(step: Call, parts: list[_Part]) -> _Part:
         text = _joined(parts[0], sign, parts[1])
     else:
         text = f"{sign} {_operand(parts[0])}"
-    return evaluate(text, {}) if all(map(_is_number, parts)) else text
+    try:
+        return evaluate(text, {}) if all(map(_is_number, parts)) else text
+    except ExpressionError as error:
+        return error
 
 
 def _either(step: Skip, left: _Part, right: _Part) -> _Part:
     if _is_number(left):  # `True and x` is x, `False and x` is False
         return left if bool(left) is step.when else right
+    for part in (left, right):
+        if isinstance(part, ExpressionError):
+            return part
     return _joined(left, "or" if step.when else "and", right)
 
 
