@@ -110,7 +110,9 @@ def test_the_side_of_a_condition_that_does_not_decide_is_not_evaluated() -> None
     assert substitute("s == 0 or 8 % s == 0", {"s": 0}) is True
     assert substitute("s != 0 and 8 // s > n", {"s": 0}) is False
     assert substitute("s != 0 and 8 // s > n", {"s": 2}) == "4 > n"
-    for text in ("8 % s", "8 % s == n", "n == 0 or 8 % s == 0", "8 % s == 0 or n == 0", "s == 0 and 8 % s == 0"):
+    assert substitute("n == 0 or 8 % s == 0", {"s": 0}) == "(n == 0) or ((8 % 0) == 0)"
+    assert substitute("s or 0 / 0", {"s": "t"}) == "t or (0 / 0)"
+    for text in ("8 % s", "8 % s * n == n", "8 % s == 0 or n == 0", "s == 0 and 8 % s == 0"):
         with pytest.raises(ExpressionError, match="cannot evaluate '8 % 0'"):
             substitute(text, {"s": 0})
 

@@ -50,8 +50,8 @@ def substitute(text: Dim, new: Mapping[str, Dim]) -> Any:
             parts[first:] = [_applied(step, parts[first:])]
         elif step is not None:
             parts.append(new.get(step, step) if isinstance(step, str) else step)
-    if isinstance(parts[0], ExpressionError):
-        raise parts[0]
+    if isinstance(parts[0], _Undefined):
+        raise parts[0].error
     return parts[0] if _is_number(parts[0]) else str(parts[0])
 
 
@@ -81,17 +81,35 @@ class _Chain(str):
     kind: str
 
 
-_Part = Union[Number, str, _Product, ExpressionError]  # an error is raised unless `and` or `or` skips its side
+class _Undefined(str):
+    """A part without a value, such as `8 % 0`: an error, unless it is the side of `and` or `or` that may be skipped."""
+
+    __slots__ = ("error",)
+    error: ExpressionError
+
+
+_Part = Union[Number, str, _Product]
+
+
+def _undefined(text: str, error: ExpressionError) -> _Undefined:
+    part = _Undefined(text)
+    part.error = error
+    return part
 
 
 def _is_number(part: _Part) -> bool:
-    return not isinstance(part, (str, _Product, ExpressionError))
+    return not isinstance(part, (str, _Product))
 
 
 def _applied(step: Call, parts: list[_Part]) -> _Part:
+    found = _applied_to(step, parts)
     for part in parts:
-        if isinstance(part, ExpressionError):
-            return part
+        if isinstance(part, _Undefined):
+            return _undefined(str(found), part.error)
+    return found
+
+
+def _applied_to(step: Call, parts: list[_Part]) -> _Part:
     sign = SIGNS[step.function]
     if sign == "*" and not all(map(_is_number, parts)):
         product, factor = (part if isinstance(part, _Product) else _Product(str(part)) for part in parts)
@@ -106,16 +124,14 @@ def _applied(step: Call, parts: list[_Part]) -> _Part:
     try:
         return evaluate(text, {}) if all(map(_is_number, parts)) else text
     except ExpressionError as error:
-        return error
+        return _undefined(text, error)
 
 
 def _either(step: Skip, left: _Part, right: _Part) -> _Part:
     if _is_number(left):  # `True and x` is x, `False and x` is False
         return left if bool(left) is step.when else right
-    for part in (left, right):
-        if isinstance(part, ExpressionError):
-            return part
-    return _joined(left, "or" if step.when else "and", right)
+    chain = _joined(left, "or" if step.when else "and", right)
+    return _undefined(chain, left.error) if isinstance(left, _Undefined) else chain
 
 
 def _joined(left: _Part, sign: str, right: _Part) -> str:
