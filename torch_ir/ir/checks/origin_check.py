@@ -32,14 +32,14 @@ def check_origins(ir: IR, longest: int) -> None:
 
 def _check_origin(node: OpNode, path: str, longest: int) -> None:
     origin = node.origin
+    if "".join((origin.module, origin.module_class, origin.source, origin.function)).isprintable() and (
+        origin.call >= 0 and not origin.outer and len(origin.module) <= longest
+    ):
+        return
     for text in (origin.module, *origin.outer):  # the list of all modules around one takes the square of its length
         if len(text) > longest:
             message = f"a module path of {len(text)} characters is longer than {longest}"
             raise GraphError(message, f"{path}.module", rule="R2", node=node.name, hint=allow_more("name_length"))
-    if "".join((origin.module, origin.module_class, origin.source, origin.function)).isprintable() and (
-        origin.call >= 0 and not origin.outer
-    ):
-        return
     texts = {"module": origin.module, "module_class": origin.module_class, "source": origin.source}
     for key, text in {**texts, "function": origin.function, "outer": "".join(origin.outer)}.items():
         if not text.isprintable():
