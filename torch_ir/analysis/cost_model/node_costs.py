@@ -223,7 +223,7 @@ class Counting:
         bodies = [functions[name] for name in bodies_of(node) if name in functions]
         if bodies:
             return _of_bodies(node, bodies)
-        if is_grouped(node):  # depends on the router, which is no part of the node's form
+        if is_grouped(node):  # depends on the router, which is not part of the node's form
             grouped = grouped_work(node, self.case)
             return Work(grouped.macs, product(2, grouped.macs), grouped.bytes_read, grouped.bytes_written)
         return self.operator(node)

@@ -79,7 +79,7 @@ def _escaping(ir: IR) -> set[TensorMeta]:
     escaping = set(ir.returns.inputs)
     lent: dict[str, set[str]] = {}  # function -> inputs that its outputs may alias
     for node in reversed(ir.nodes):
-        if escaping.isdisjoint(node.outputs) or _makes_anew(node):
+        if escaping.isdisjoint(node.outputs) or _makes_new_storage(node):
             continue
         if not _runs_body(node):
             escaping.update(node.inputs)
@@ -100,7 +100,7 @@ def _runs_body(node: OpNode) -> bool:
     return node.is_call and get_execution_fn(node.op_type) is None and find_operator(node.op_type) is None
 
 
-def _makes_anew(node: OpNode) -> bool:
+def _makes_new_storage(node: OpNode) -> bool:
     """Whether the outputs certainly share no memory with the inputs."""
     from torch_ir.ops.effects import may_alias
     from torch_ir.ops.registry import get_execution_fn
