@@ -5,8 +5,8 @@
 
 A step that sends b bytes takes `latency + b / bandwidth`. Collectives are rings, in two levels if their ranks are on
 several nodes: one ring in each node, and one ring between the nodes for each rank in a node. An all_to_all is not a
-ring: a rank sends to all others directly, first to those in other nodes and then to those in its own, all messages at once.
-In a broadcast, every rank passes on what it gets while it gets it.
+ring: a rank sends to all others directly, first to those in other nodes and then to those in its own, all messages at
+once. In a broadcast, every rank passes on what it gets while it gets it.
 """
 
 from __future__ import annotations
