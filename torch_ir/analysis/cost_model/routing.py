@@ -74,7 +74,8 @@ def routing_behind(tensor: TensorMeta) -> Routing | None:
         if node.op_type.startswith(_SORTING) and node.inputs and len(node.inputs[0].shape) == 1:
             rows = rows or node.inputs[0].shape[0]
         if node.op_type.startswith(_SENDING):
-            ranks = len(node.attrs.get("input_split_sizes") or [0])
+            sizes = node.attrs.get("input_split_sizes")
+            ranks = len(sizes) if sizes and isinstance(sizes, list) else 1
         for each in node.inputs:
             if each.producer and each.producer not in seen and len(seen) < _NEAR:
                 seen.add(each.producer)

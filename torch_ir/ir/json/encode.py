@@ -105,7 +105,7 @@ def _graph_record(
 
 
 def shared_weights(outer: Mapping[str, TensorMeta], ir: IR) -> list[TensorMeta]:
-    """Return the leading weights of a function that the enclosing graph, whose weights `outer` are, has, too."""
+    """Return the leading weights of a function that are also those of the enclosing graph, by name in `outer`."""
 
     def is_shared(tensor: TensorMeta) -> bool:
         same = outer.get(tensor.name)
