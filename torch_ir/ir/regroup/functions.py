@@ -212,7 +212,7 @@ def op_counts(ir: IR, *, with_branches: bool = False) -> Counter[str]:
     """
     inside = {name: op_counts(body, with_branches=with_branches) for name, body in ir.functions.items()}
     counts: Counter[str] = Counter()
-    runs: Counter[str] = Counter()
+    runs: Counter[FunctionRef] = Counter()
     for node in ir.nodes:
         named = called_by([node]) if with_branches or node.is_call else ()
         bodies = [name for name in named if name in inside]
