@@ -124,6 +124,7 @@ def test_substituting_keeps_the_meaning(text: str, known: dict[str, int], chosen
 
 @settings(deadline=None)
 @given(texts, values)
+@example("seq or 0 / 0", {"seq": 1, "batch": 0, "_n2": 0})
 def test_renaming_keeps_the_meaning(text: str, known: dict[str, int]) -> None:
     expected = _outcome(lambda: evaluate(text, known))
     assume(not isinstance(expected, str))

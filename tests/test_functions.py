@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from tests.graphs import tensor
 from torch_ir import IR, GraphError, IRExecutor, OpNode, TensorMeta
-from torch_ir.ir import Origin, Param
+from torch_ir.ir import FunctionRef, Origin, Param, TensorData, share_functions
 from torch_ir.ir.regroup.functions import inline, inline_all, outline
 
 
@@ -152,3 +153,31 @@ def test_nodes_of_two_calls_of_a_module_are_outlined_as_those_of_the_module_arou
     assert [node.origin.call for node in ir.check().functions["both"].nodes] == [0, 1]
     inline(ir, call)
     assert [(node.origin.module, node.origin.call) for node in ir.nodes] == [("net.branch", 0), ("net.branch", 1)]
+
+
+def test_functions_with_different_constants_are_not_shared() -> None:
+    """The values of a body's own constants are a part of what it computes, and so are functions in its attributes."""
+
+    def scaled(number: float) -> IR:
+        a, made = tensor("a", 2), tensor("y", 2)
+        values = TensorData.from_numbers([number, number], "float32")
+        c = TensorMeta("c", (2,), "float32", param=Param(("c",), "constant", values))
+        return IR([OpNode("y", "aten.mul.Tensor", [a, c], [made], args=["self", "other"])], [a], [made], params=[c])
+
+    def called(first: IR, second: IR) -> IR:
+        x, y, z = tensor("x", 2), tensor("y", 2), tensor("z", 2)
+        nodes = [
+            OpNode("y", "call", [x], [y], {"function": FunctionRef("f")}, args=["a"]),
+            OpNode("z", "call", [y], [z], {"function": FunctionRef("g")}, args=["a"]),
+        ]
+        return IR(nodes, [x], [z], functions={"f": first, "g": second}).check()
+
+    def steered(inner: IR) -> IR:
+        a, made = tensor("a", 2), tensor("y", 2)
+        node = OpNode("y", "my.op", [a], [made], {"how": {"body": FunctionRef("inner")}}, args=["a"])
+        return IR([node], [a], [made], functions={"inner": inner})
+
+    assert share_functions(called(scaled(1.0), scaled(1.0))) == 1
+    assert share_functions(called(scaled(1.0), scaled(2.0))) == 0
+    assert share_functions(called(steered(scaled(1.0)), steered(scaled(1.0)))) == 1
+    assert share_functions(called(steered(scaled(1.0)), steered(scaled(2.0)))) == 0

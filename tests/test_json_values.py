@@ -182,6 +182,8 @@ def test_constants_survive_bit_for_bit(dtype: str, shape: list[int], randomness:
         (0.1, "float64", "9a9999999999b93f"),
         ([True, False], "bool", "0100"),
         ([1.0, 3.140625], "bfloat16", "803f4940"),
+        ([0.1, -1 / 3, 1.00390625, 1.01171875], "bfloat16", "cd3dabbe803f823f"),  # the nearest; of two, the even one
+        ([3.3895e38, 1e-40], "bfloat16", "7f7f0100"),
         ([0.5], "float16", "0038"),
         ([255], "uint8", "ff"),
         ([18446744073709551615], "uint64", "ffffffffffffffff"),
@@ -203,6 +205,7 @@ def test_the_documented_decimal_form_of_constants(numbers: Any, dtype: str, raw:
         ([300], "int8", "cannot hold its numbers"),
         ([1.5], "int32", "cannot hold its numbers"),
         ([1e39], "float32", "cannot hold its numbers"),
+        ([3.4e38], "bfloat16", "cannot hold its numbers"),
         ([1], "complex64", "cannot be written as decimals"),
     ],
 )

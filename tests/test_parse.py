@@ -115,7 +115,8 @@ def with_constant(data: TensorData) -> IR:
         ("float32", "cdcccc3d00000080", "[0.1, -0.0]"),
         ("float32", "0000807f0000c07f", "[inf, nan]"),
         ("float32", "0100c07f00000000", "0x0100c07f00000000"),  # a NaN that is not the usual one
-        ("bfloat16", "cd3d803f", "[0.1001, 1.0]"),
+        ("bfloat16", "cd3d803f", "[0.1, 1.0]"),
+        ("bfloat16", "cc3d7f7f", "[0.0996, 3.39e+38]"),
         ("float16", "662eff7b", "[0.1, 65500.0]"),
         ("float64", "9a9999999999b93f000000000000f03f", "[0.1, 1.0]"),
         ("float8_e5m2", "3c00", "0x3c00"),
@@ -309,3 +310,12 @@ def test_the_names_of_symbols_must_differ() -> None:
     ir = IR([], [x], [x], symbols=[Symbol("n", -2, None, x, 0), Symbol("m", None, 7, x, 1)])
     assert not fault_of_reading(ir.check())
     assert "two sizes are called 'n'" in str(refused(str(ir).replace("symbol m ", "symbol n ").replace("m]", "n]")))
+
+
+@pytest.mark.parametrize("key", ["mine", "\x1b[1m", "\U000e0001 tag", "\N{GRINNING FACE}\n", 'a"b\\'])
+def test_extensions_of_any_name_are_read_back(key: str) -> None:
+    """Characters that are not printed are escaped, also those outside of the first 65,536."""
+    ir = IR([], [tensor("x")], [tensor("x")], extensions={key: {key: [key]}}).check()
+    text = str(ir)
+    assert "".join(text.split("\n")).isprintable()
+    assert IR.parse(text).extensions == ir.extensions

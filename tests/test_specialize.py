@@ -10,7 +10,9 @@ from torch.export import Dim
 
 from tests.proof import agrees, captured, module
 from torch_ir import IR, ExecutionError, GraphError, IRExecutor, optimize
+from torch_ir.errors import ExpressionError
 from torch_ir.ir import FunctionRef, OpNode, TensorMeta
+from torch_ir.ir.sizes.specialize import substitute
 from torch_ir.ir.sizes.symbols import Symbol
 
 
@@ -101,6 +103,18 @@ def test_specialize_against_a_constraint() -> None:
     assert ir.specialize(s0=6).is_static
     with pytest.raises(GraphError, match=r"the graph holds only where \(s0 % 2\) == 0, but s0 = 7"):
         ir.specialize(s0=7)
+
+
+def test_the_side_of_a_condition_that_does_not_decide_is_not_evaluated() -> None:
+    """`8 % s` has no value for s = 0, but is not asked for."""
+    assert substitute("s == 0 or 8 % s == 0", {"s": 0}) is True
+    assert substitute("s != 0 and 8 // s > n", {"s": 0}) is False
+    assert substitute("s != 0 and 8 // s > n", {"s": 2}) == "4 > n"
+    assert substitute("n == 0 or 8 % s == 0", {"s": 0}) == "(n == 0) or ((8 % 0) == 0)"
+    assert substitute("s or 0 / 0", {"s": "t"}) == "t or (0 / 0)"
+    for text in ("8 % s", "8 % s * n == n", "8 % s == 0 or n == 0", "s == 0 and 8 % s == 0"):
+        with pytest.raises(ExpressionError, match="cannot evaluate '8 % 0'"):
+            substitute(text, {"s": 0})
 
 
 SQUEEZED = module(lambda self, x: x.squeeze(0) * 2)

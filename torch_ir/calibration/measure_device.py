@@ -1,7 +1,7 @@
 """Calibrate a device: measure its operators on grids of sizes, and fit what predicts other sizes.
 
 device = calibrate("cpu", minutes=2)
-device.save("cpu.json")
+save_device(device, "cpu.json")
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch_ir.analysis.shapes.inference import Shapes
+from torch_ir.analysis.shapes.open_sizes import Points
 from torch_ir.errors import GraphError, SerializationError, VersionWarning
 from torch_ir.ir import IR, Limits, OpNode
 from torch_ir.ir.graph.given_graph import require_graph
@@ -73,8 +74,9 @@ def examine_operators(ir: IR, report: Report, *, trusted: bool = False) -> Itera
     report.changes = Changes(ir)
     operators = Operators(report.changes)
     is_named = all(node.has_named_args for node in ir.all_nodes())  # otherwise a copy gets names
+    chosen: dict[IR, Points] = {}
     for place, graph, around in _graphs(ir if is_named else ir.clone(), "$"):
-        judge = _Judge(None if trusted else Shapes(graph, around), operators, report.changes)
+        judge = _Judge(None if trusted else Shapes(graph, around, chosen), operators, report.changes)
         for index, node in enumerate(graph.nodes):
             try:
                 report.count(node, judge.verdict(node))

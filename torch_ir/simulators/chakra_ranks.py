@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -31,10 +32,7 @@ class Ranks:
 
     @property
     def positions(self) -> int:
-        found = 1
-        for size in self.mesh.values():
-            found *= size
-        return found
+        return math.prod(self.mesh.values())
 
     def stage(self, rank: int) -> int:
         return rank // self.positions % self.stages

@@ -92,6 +92,8 @@ class _Trace:
         node = row.node
         kind = _COLLECTIVES.get(base_name(node.op_type))
         if kind is not None:
+            if "group_name" not in node.attrs or not node.inputs:
+                raise GraphError(f"{node.name!r:.80} names no process group, so it has no trace")
             attrs: dict[str, int | str] = {
                 "comm_type": kind,
                 "comm_size": self.bytes(*node.inputs),

@@ -21,8 +21,10 @@ from torch_ir.ir.json.json_fields import Dim
 def communication(node: OpNode, mesh: Mapping[str, int]) -> Dim:
     """Return the bytes that one rank of a mesh sends for a node; 0 unless it is a collective."""
     formula = _FORMULAS.get(base_name(node.op_type))
-    ranks = mesh.get(node.attrs.get("group_name", ""), 1)
-    return formula(node, ranks) if formula is not None and node.inputs and node.outputs else 0
+    axis = node.attrs.get("group_name")
+    if formula is None or not isinstance(axis, str) or not node.inputs or not node.outputs:
+        return 0
+    return formula(node, mesh.get(axis, 1))
 
 
 def _pieces(count: int, node: OpNode, ranks: int) -> Dim:

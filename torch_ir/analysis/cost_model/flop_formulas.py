@@ -6,6 +6,8 @@ Only contractions have a formula: matrix products, convolutions, attention, recu
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -129,24 +131,28 @@ def _einsum(node: OpNode) -> Dim:
     left, arrow, result = equation.partition("->")
     operands = [tensor.shape for tensor in node.elements("tensors") if isinstance(tensor, TensorMeta)]
     labels = [_labels(text, len(shape)) for text, shape in zip(left.split(","), operands, strict=True)]
-    flat = [label for group in labels for label in group]
-    kept = _labels(result, len(node.outputs[0].shape)) if arrow else [name for name in flat if flat.count(name) == 1]
+    counts = Counter(label for group in labels for label in group)
+    kept = set(_labels(result, len(node.outputs[0].shape)) if arrow else [name for name in counts if counts[name] == 1])
+    last = {label: index for index, group in enumerate(labels) for label in group}  # the last operand that has it
     sizes: dict[str, Dim] = {}
     for group, shape in zip(labels, operands, strict=True):
         sizes.update((label, size) for label, size in zip(group, shape, strict=True) if sizes.get(label, 1) == 1)
     costs, met = [], set(labels[0])
     for index, group in enumerate(labels[1:], 1):
-        needed = set(kept).union(*labels[index + 1 :])
-        summed = (met & set(group)) - needed
+        own, both = set(group), met.union(group)
+        needed = {label for label in both if label in kept or last[label] > index}
+        summed = (met & own) - needed
         if summed:
-            costs.append(product(*(sizes[label] for label in summed | ((met | set(group)) & needed))))
-        met = (met | set(group)) & needed
+            costs.append(product(*(sizes[label] for label in summed | needed)))
+        met = needed
     return total(costs)
 
 
 def _labels(text: str, rank: int) -> list[str]:
-    """Return the label of each dimension; those of an ellipsis are numbered from the last."""
+    """Return the label of each dimension, a letter; those of an ellipsis are numbered from the last."""
     before, dots, after = text.partition("...")
+    if not re.fullmatch("[A-Za-z]*", before + after):
+        raise ValueError(text)
     hidden = rank - len(before) - len(after) if dots else 0
     return [*before, *(f".{number}" for number in range(hidden, 0, -1)), *after]
 

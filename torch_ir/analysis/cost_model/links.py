@@ -4,9 +4,9 @@
     network.seconds(all_reduce, 1 << 20, {"dp": 2, "tp": 8})
 
 A step that sends b bytes takes `latency + b / bandwidth`. Collectives are rings, in two levels if their ranks are on
-several nodes: one ring in each node, and one ring between the nodes for each rank in a node. An all_to_all is no ring:
-a rank sends to all others directly, first to those in other nodes and then to those in its own, all messages at once.
-In a broadcast, every rank passes on what it gets while it gets it.
+several nodes: one ring in each node, and one ring between the nodes for each rank in a node. An all_to_all is not a
+ring: a rank sends to all others directly, first to those in other nodes and then to those in its own, all messages at
+once. In a broadcast, every rank passes on what it gets while it gets it.
 """
 
 from __future__ import annotations
@@ -92,9 +92,11 @@ class Network:
 
     def chain(self, ranks: int, stride: int, whole: float) -> float:
         """Return the time in which a tensor goes from one rank to all others, through each of them."""
-        inside = self._inside(ranks, stride)
-        hops = [self.between] * (ranks // inside - 1) + [self.within] * (ranks - ranks // inside)
-        return sum(link.latency for link in hops) + max((whole / link.bandwidth for link in hops), default=0.0)
+        nodes = ranks // self._inside(ranks, stride)
+        counts = ((self.between, nodes - 1), (self.within, ranks - nodes))
+        hops = [(link, count) for link, count in counts if count]
+        slowest = max((whole / link.bandwidth for link, _ in hops), default=0.0)
+        return sum(count * link.latency for link, count in hops) + slowest
 
     def _inside(self, ranks: int, stride: int) -> int:
         """Return how many of the ranks are in one node."""

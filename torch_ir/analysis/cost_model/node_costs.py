@@ -223,7 +223,7 @@ class Counting:
         bodies = [functions[name] for name in bodies_of(node) if name in functions]
         if bodies:
             return _of_bodies(node, bodies)
-        if is_grouped(node):  # depends on the router, which is no part of the node's form
+        if is_grouped(node):  # depends on the router, which is not part of the node's form
             grouped = grouped_work(node, self.case)
             return Work(grouped.macs, product(2, grouped.macs), grouped.bytes_read, grouped.bytes_written)
         return self.operator(node)
@@ -267,7 +267,8 @@ def bodies_of(node: OpNode) -> list[FunctionRef]:
 def rounds(node: OpNode) -> Dim:
     """Return how often a node runs its bodies, as far as known."""
     loop = _LOOPS.get(node.op_type)
-    return 1 if loop not in node.args else node.inputs[node.args.index(loop)].shape[0]
+    items = node.inputs[node.args.index(loop)].shape if loop in node.args else ()
+    return items[0] if items else 1
 
 
 def added(rows: Iterable[Work]) -> Work:

@@ -56,7 +56,7 @@ class DataSize(NamedTuple):
 
 
 def routing_behind(tensor: TensorMeta) -> Routing | None:
-    """Return the nearest router that a tensor depends on; None if there is none, or its sizes are open.
+    """Return the nearest router that a tensor depends on; None if there is none, or its sizes are open or invalid.
 
     A rank may route all tokens and sort its own: the tokens are those whose choices are sorted, of all ranks that send
     them.
@@ -71,10 +71,11 @@ def routing_behind(tensor: TensorMeta) -> Routing | None:
             if found is None or not isinstance(rows, int) or rows % found.choices:
                 return found
             return replace(found, tokens=rows // found.choices * ranks)
-        if node.op_type.startswith(_SORTING) and len(node.inputs[0].shape) == 1:
+        if node.op_type.startswith(_SORTING) and node.inputs and len(node.inputs[0].shape) == 1:
             rows = rows or node.inputs[0].shape[0]
         if node.op_type.startswith(_SENDING):
-            ranks = len(node.attrs["input_split_sizes"])
+            sizes = node.attrs.get("input_split_sizes")
+            ranks = len(sizes) if sizes and isinstance(sizes, list) else 1
         for each in node.inputs:
             if each.producer and each.producer not in seen and len(seen) < _NEAR:
                 seen.add(each.producer)
@@ -83,13 +84,14 @@ def routing_behind(tensor: TensorMeta) -> Routing | None:
 
 
 def _routing_of(node: OpNode) -> Routing | None:
-    scores = node["self"].shape
-    dim = node["dim"] if scores else 0
-    sizes = (*scores, node["k"])
-    if not scores or not isinstance(dim, int) or not all(isinstance(size, int) and size > 0 for size in sizes):
+    scores = node.inputs[0].shape if node.inputs else ()
+    dim, chosen = node.get("dim", -1), node.get("k")
+    if not isinstance(dim, int) or not -len(scores) <= dim < len(scores):
+        return None
+    if not all(isinstance(size, int) and size > 0 for size in (*scores, chosen)):
         return None
     experts = int(scores[dim])
-    return Routing(math.prod(map(int, scores)) // experts, min(int(node["k"]), experts), experts)
+    return Routing(math.prod(map(int, scores)) // experts, min(chosen, experts), experts)
 
 
 def data_sizes(ir: IR, given: Mapping[str, int]) -> dict[str, DataSize]:

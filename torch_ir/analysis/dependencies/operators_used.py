@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.regroup.functions import called_by, further_entries
+from torch_ir.ir.regroup.functions import further_entries, op_counts
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class OperatorUse:
 
 def operator_uses(ir: IR) -> list[OperatorUse]:
     """Return the operators of a graph and of its other entry points, most frequent first."""
-    counts = sum(map(_counts, further_entries(ir).values()), _counts(ir))
+    graphs = (ir, *further_entries(ir).values())
+    counts = sum((op_counts(graph, with_branches=True) for graph in graphs), Counter[str]())
     nodes: dict[str, OpNode] = {}
     dtypes: dict[str, dict[str, None]] = {}
     for node in ir.all_nodes():
@@ -32,16 +33,3 @@ def operator_uses(ir: IR) -> list[OperatorUse]:
         OperatorUse(op_type, count, nodes[op_type].name, nodes[op_type].origin.module, tuple(dtypes[op_type]))
         for op_type, count in counts.most_common()
     ]
-
-
-def _counts(ir: IR) -> Counter[str]:
-    """Count the occurrences of each operator; the bodies of control flow count once."""
-    inside = {name: _counts(body) for name, body in ir.functions.items()}
-    counts: Counter[str] = Counter()
-    for node in ir.nodes:
-        bodies = [inside[name] for name in called_by([node]) if name in inside]
-        for body in bodies:
-            counts.update(body)
-        if not (node.is_call and bodies):
-            counts[node.op_type] += 1
-    return counts

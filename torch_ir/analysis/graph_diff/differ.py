@@ -28,6 +28,7 @@ from torch_ir.analysis.graph_diff.node_diff import (
     arguments,
     both_programs,
     has_other_names,
+    marks_of,
     node_text,
     properties,
     reads,
@@ -73,10 +74,7 @@ class Diff:
 
     def marks(self) -> tuple[dict[str, str], dict[str, str]]:
         """Return the status of every node by name, in the first graph and in the second."""
-        return (
-            {row.first.name: row.status for row in self.nodes if row.first},
-            {row.second.name: row.status for row in self.nodes if row.second},
-        )
+        return marks_of(self.nodes)
 
     def counterparts(self) -> dict[str, str]:
         """Map the name of each node of the first graph that has a match in the second to its name there."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from torch_ir.analysis.dependencies.over_weights import over_weights
 from torch_ir.analysis.graph_diff.differ import Diff
-from torch_ir.analysis.graph_diff.node_diff import NodeDiff
+from torch_ir.analysis.graph_diff.node_diff import NodeDiff, marks_of
 from torch_ir.analysis.graph_diff.replacements import replaces_others
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.regroup.functions import FUSED
@@ -53,11 +53,7 @@ def paired(found: Diff) -> tuple[NodeDiff, ...]:
 
 def paired_marks(found: Diff) -> tuple[dict[str, str], dict[str, str]]:
     """Return the status of every node by name, as `Diff.marks` does, of `paired` nodes."""
-    rows = paired(found)
-    return (
-        {row.first.name: row.status for row in rows if row.first},
-        {row.second.name: row.status for row in rows if row.second},
-    )
+    return marks_of(paired(found))
 
 
 def events(found: Diff, rows: Sequence[NodeDiff] = ()) -> list[Event]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,14 @@ class NodeDiff:
             "module": self.node.origin.module,
             "details": list(self.details),
         }
+
+
+def marks_of(rows: Sequence[NodeDiff]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the status of every node by name, in the first graph and in the second."""
+    return (
+        {row.first.name: row.status for row in rows if row.first},
+        {row.second.name: row.status for row in rows if row.second},
+    )
 
 
 def both_programs(one: IR, other: IR, pairs: list[Pair]) -> Iterator[tuple[int | None, int | None]]:

@@ -32,7 +32,7 @@ def shares_memory(node: OpNode, functions: Functions = _NONE) -> bool:
     if not isinstance(operator, OpOverload):
         body = functions.get(node.attrs["function"]) if operator is None and node.is_call else None
         return body is None or _gives_inputs(body)
-    if base_name(node.op_type) not in SOMETIMES_VIEWS:
+    if base_name(node.op_type) not in SOMETIMES_VIEWS or not node.inputs:
         return may_alias(operator)
     is_open = not all(made.is_static for made in node.outputs)  # what copies at most sizes is a view at size 1
     return is_view(node) or (is_open and node.inputs[0].dtype == node.outputs[0].dtype and not node.attrs.get("copy"))
@@ -44,7 +44,7 @@ def counts_in_a_storage(node: OpNode, *, in_body: bool = False) -> bool:
     Runtimes without storages count from the first element of the input instead. In the body of a function, an input
     may be a view that the caller made.
     """
-    if not node.op_type.startswith(COUNTING):
+    if not node.op_type.startswith(COUNTING) or not node.inputs:
         return False
     given = node.inputs[0]
     may_be_a_part = in_body if given.producer is None else shares_memory(given.producer)
@@ -147,7 +147,7 @@ def home_of(tensor: TensorMeta) -> TensorMeta:
 def _is_sure_to_share(node: OpNode) -> bool:
     """Whether the output of a node always shares storage with its first input."""
     name = base_name(node.op_type)
-    if executor_of(node) is not None or not (len(node.inputs) == 1 or name.endswith("_as")):
+    if executor_of(node) is not None or len(node.inputs) != (2 if name.endswith("_as") else 1):
         return False
     if name in SOMETIMES_VIEWS:
         return is_view(node) and not name.startswith("aten.resolve_")

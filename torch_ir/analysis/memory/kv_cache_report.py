@@ -9,7 +9,7 @@ A cache tensor has at least three dimensions, and is recognised in one of three 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch_ir.analysis.cost_model.traffic import bytes_of
@@ -41,10 +41,10 @@ class KvCache:
 def kv_cache(ir: IR) -> KvCache:
     """Return the cache of a graph; empty if it has none."""
     changed = [(target, value) for target, value in ir.mutations if len(target.shape) >= _LEAST_RANK]
-    given = [*_named(ir.input_tree, ir.graph_inputs), *(target for target, _ in changed)]
+    given = dict.fromkeys([*_named(ir.input_tree, ir.graph_inputs), *(target for target, _ in changed)])
     grown = [tensor for tensor in ir.graph_outputs if _is_grown(tensor, given)]
     left = [*_named(ir.output_tree, ir.graph_outputs), *grown, *(value for _, value in changed)]
-    return KvCache(tuple(dict.fromkeys(given)), tuple(dict.fromkeys(left)))
+    return KvCache(tuple(given), tuple(dict.fromkeys(left)))
 
 
 def _named(tree: Tree, tensors: Sequence[TensorMeta]) -> Iterator[TensorMeta]:
@@ -54,7 +54,7 @@ def _named(tree: Tree, tensors: Sequence[TensorMeta]) -> Iterator[TensorMeta]:
             yield tensor
 
 
-def _is_grown(tensor: TensorMeta, given: Sequence[TensorMeta]) -> bool:
+def _is_grown(tensor: TensorMeta, given: Container[TensorMeta]) -> bool:
     kind = (len(tensor.shape), tensor.dtype)
     sources = tensor.producer.inputs if tensor.producer else ()
     return any(source in given and (len(source.shape), source.dtype) == kind for source in sources)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.analysis.cost_model.node_costs import bodies_of, check_sizes
 from torch_ir.analysis.cost_model.traffic import is_view, span_of
 from torch_ir.analysis.shapes.size_polynomials import Sum, as_float, number_of, product, total, weight_of
@@ -29,6 +30,7 @@ from torch_ir.ir.sizes.expressions import Number
 from torch_ir.ir.sizes.specialize import substitute
 
 _COND = "higher_order.cond"
+_OF_EACH = ("aten.broadcast_tensors", "aten.meshgrid")  # each output is a view of an input
 _MOST_CHARACTERS = 1 << 20  # of the sums that are asked for
 _CHARACTERS_PER_NODE = 200  # in addition
 
@@ -223,8 +225,8 @@ class Memory:
             return self._owners_of_results(node, bodies[0])
         if not is_view(node) or not node.inputs:
             return list(node.outputs)
-        several = len(node.outputs) == len(node.inputs)  # each output is a view of an input, as of `broadcast_tensors`
-        shown = node.inputs if several else [node.inputs[0]] * len(node.outputs)
+        is_of_each = base_name(node.op_type) in _OF_EACH and len(node.outputs) == len(node.inputs)
+        shown = node.inputs if is_of_each else [node.inputs[0]] * len(node.outputs)
         return [self.owner[tensor] for tensor in shown]
 
     def _owners_of_results(self, node: OpNode, body: Memory) -> list[TensorMeta]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch_ir.analysis.cost_model.table_text import plural
-from torch_ir.analysis.memory_plan.buffers import Buffer, overlapping
-from torch_ir.analysis.memory_plan.first_fit import lowest_gap, top_of
+from torch_ir.analysis.memory_plan.buffers import Buffer, count_overlaps, overlapping
+from torch_ir.analysis.memory_plan.first_fit import in_time_order, lowest_gap, top_of
 from torch_ir.analysis.memory_plan.lifetimes import Lifetime
-from torch_ir.analysis.memory_plan.pack_buffers import pack
+from torch_ir.analysis.memory_plan.pack_buffers import MANY_PAIRS, pack
 from torch_ir.errors import DeviceError
 from torch_ir.ir.plans.memory_plan import Bank, Place
 
@@ -47,7 +47,13 @@ def _in_bank(lives: Sequence[Lifetime], bank: Bank, effort: int, is_last: bool) 
 
 
 def _most_used(lives: Sequence[Lifetime], buffers: Sequence[Buffer], capacity: int) -> dict[int, int]:
-    """Place the buffers with the most uses for each step first, while they fit; of equals, the larger ones."""
+    """Place the buffers with the most uses for each step first, while they fit; of equals, the larger ones.
+
+    Of very many that live at the same time, those stay whose place in the order of time is within the capacity.
+    """
+    if count_overlaps(buffers) > MANY_PAIRS:
+        placed = enumerate(in_time_order(buffers))
+        return {index: offset for index, offset in placed if offset + buffers[index].size <= capacity}
     overlaps = overlapping(buffers)
     offsets: list[int | None] = [None] * len(buffers)
     order = sorted(

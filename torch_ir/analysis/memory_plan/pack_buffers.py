@@ -14,7 +14,7 @@ from torch_ir.analysis.memory_plan.buffers import Buffer, Sections, count_overla
 from torch_ir.analysis.memory_plan.first_fit import first_fit, in_time_order, top_of
 from torch_ir.analysis.memory_plan.packing_search import OutOfStepsError, PackingSearch
 
-_MANY_PAIRS = 500_000  # of buffers that live at the same time: more are placed once, in the order of time
+MANY_PAIRS = 500_000  # of buffers that live at the same time: more are placed once, in the order of time
 EFFORT = 30  # searches
 _MOST_BUFFERS = 1000  # of a search: each step takes time for each buffer
 _MOST_WORK = 12_000_000  # of all searches: steps times buffers
@@ -33,7 +33,7 @@ def pack(buffers: Sequence[Buffer], capacity: int | None = None, effort: int = E
 
     The result is the same for the same arguments. Without a capacity, the goal is the peak of the load.
     """
-    if count_overlaps(buffers) > _MANY_PAIRS:
+    if count_overlaps(buffers) > MANY_PAIRS:
         return in_time_order(buffers)
     sections = Sections(buffers)
     goal = sections.peak if capacity is None else max(capacity, sections.peak)

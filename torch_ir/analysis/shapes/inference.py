@@ -35,12 +35,16 @@ _NUMBERS: Points = ({},)  # without open sizes, one call suffices
 
 
 class Shapes:
-    """Shape inference for the tensors of one graph; a function also reads the sizes of the graphs `around` it."""
+    """Shape inference for the tensors of one graph; a function also reads the sizes of the graphs `around` it.
+
+    `chosen` keeps the sizes at which rules are called, for all functions of a graph that does not change meanwhile.
+    """
 
     known: ClassVar[dict[Any, list[Made] | str]] = {}
 
-    def __init__(self, ir: IR, around: Sequence[IR] | None = None) -> None:
+    def __init__(self, ir: IR, around: Sequence[IR] | None = None, chosen: dict[IR, Points] | None = None) -> None:
         self._ir = ir
+        self._chosen = chosen
         self._around = enclosing() if around is None else around
         self._points: Points | None = None
 
@@ -86,7 +90,7 @@ class Shapes:
     def points(self) -> Points:
         """Sizes that the graph allows, at which rules are called."""
         if self._points is None:
-            self._points = points_of(self._ir, self._around)
+            self._points = points_of(self._ir, self._around, self._chosen)
         return self._points
 
     @cached_property
@@ -171,9 +175,12 @@ class Shapes:
         return found
 
 
-def wrong_shapes(ir: IR, around: Sequence[IR] = ()) -> Iterator[tuple[OpNode, str]]:
+def wrong_shapes(
+    ir: IR, around: Sequence[IR] = (), chosen: dict[IR, Points] | None = None
+) -> Iterator[tuple[OpNode, str]]:
     """Yield nodes whose outputs differ from the inferred ones, in the graph and its functions, with a description."""
-    shapes = Shapes(ir, around)
+    chosen = {} if chosen is None else chosen
+    shapes = Shapes(ir, around, chosen)
     for node in ir.nodes:
         try:
             made = shapes.of(node)
@@ -185,7 +192,7 @@ def wrong_shapes(ir: IR, around: Sequence[IR] = ()) -> Iterator[tuple[OpNode, st
         if len(made) != len(node.outputs) or not all(map(shapes.agree, node.outputs, made)):
             yield node, f"makes {_listed(made)}, but the graph says {_listed(node.outputs)}"
     for body in ir.functions.values():
-        yield from wrong_shapes(body, (*around, ir))
+        yield from wrong_shapes(body, (*around, ir), chosen)
 
 
 def _rule_result(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:

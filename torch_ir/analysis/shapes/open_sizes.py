@@ -54,12 +54,18 @@ def decided_by_data(ir: IR, around: Sequence[IR] | None = None) -> frozenset[str
     return frozenset(name for name, symbol in symbols.items() if id(symbol.tensor) not in given)
 
 
-def points_of(ir: IR, around: Sequence[IR] | None = None) -> Points:
-    """Return several valid choices of the open sizes, different in every size if possible."""
+def points_of(ir: IR, around: Sequence[IR] | None = None, known: dict[IR, Points] | None = None) -> Points:
+    """Return several valid choices of the open sizes, different in every size if possible.
+
+    `known` keeps those of the graphs around for their other functions.
+    """
     found: Points = ()
+    known = {} if known is None else known
     for graph in (*(each for each in (enclosing() if around is None else around) if each is not ir), ir):
         if graph.symbols:
-            found = _found_points(graph, found or ({},))
+            if graph not in known:
+                known[graph] = _found_points(graph, found or ({},))
+            found = known[graph]
             if not found:
                 break
     return found

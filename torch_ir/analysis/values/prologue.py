@@ -79,7 +79,7 @@ def _escaping(ir: IR) -> set[TensorMeta]:
     escaping = set(ir.returns.inputs)
     lent: dict[str, set[str]] = {}  # function -> inputs that its outputs may alias
     for node in reversed(ir.nodes):
-        if escaping.isdisjoint(node.outputs) or _makes_anew(node):
+        if escaping.isdisjoint(node.outputs) or _makes_new_storage(node):
             continue
         if not _runs_body(node):
             escaping.update(node.inputs)
@@ -87,7 +87,8 @@ def _escaping(ir: IR) -> set[TensorMeta]:
         function = node.attrs["function"]
         if function not in lent:
             lent[function] = {tensor.name for tensor in _escaping(ir.functions[function])}
-        escaping.update(node[name] for name in node.args if name in lent[function])
+        given = zip(node.args, node.inputs, strict=True)
+        escaping.update(tensor for name, tensor in given if name in lent[function])
     return escaping
 
 
@@ -99,7 +100,7 @@ def _runs_body(node: OpNode) -> bool:
     return node.is_call and get_execution_fn(node.op_type) is None and find_operator(node.op_type) is None
 
 
-def _makes_anew(node: OpNode) -> bool:
+def _makes_new_storage(node: OpNode) -> bool:
     """Whether the outputs certainly share no memory with the inputs."""
     from torch_ir.ops.effects import may_alias
     from torch_ir.ops.registry import get_execution_fn
@@ -109,5 +110,5 @@ def _makes_anew(node: OpNode) -> bool:
     operator = find_operator(node.op_type)
     if get_execution_fn(node.op_type) is not None or not isinstance(operator, OpOverload):
         return False
-    is_cast = node.op_type.startswith("aten.to.") and node.inputs[0].dtype != node.outputs[0].dtype
-    return is_cast or not may_alias(operator)
+    is_cast = node.op_type.startswith("aten.to.") and node.inputs and node.inputs[0].dtype != node.outputs[0].dtype
+    return bool(is_cast) or not may_alias(operator)

@@ -79,11 +79,12 @@ def _check_names(node: OpNode, longest: int) -> None:
         if not is_line(name, longest) or name.count(".") > _LIST_LEVELS:
             message = f"{node!r:.200} has an invalid argument name {name!r:.80}"
             raise bad_name(name, message, _argument_path(node, index), longest)
-    if len(set(names)) != len(names):
+    known = set(names)
+    if len(known) != len(names):
         twice = Counter(names).most_common(1)[0][0]
         path = _argument_path(node, len(names) - 1 - names[::-1].index(twice))
         raise GraphError(f"{node!r:.200} has the argument {twice!r:.80} twice", path, rule="R8")
-    _check_elements(node, names)
+    _check_elements(node, known)
 
 
 def _argument_path(node: OpNode, index: int) -> str:
@@ -92,7 +93,7 @@ def _argument_path(node: OpNode, index: int) -> str:
     return f"$.args[{index}]" if index < inputs else f"$.attrs.{list(node.attrs)[index - inputs]!s:.200}"
 
 
-def _check_elements(node: OpNode, names: list[str]) -> None:
+def _check_elements(node: OpNode, names: set[str]) -> None:
     """Check that list elements are numbered from 0 without gaps: `tensors.0`, `tensors.1`."""
     elements: dict[str, set[str]] = {}
     for name in names:

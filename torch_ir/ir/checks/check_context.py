@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 from torch_ir.errors import ExpressionError, GraphError, suggestion
 from torch_ir.ir.checks.limits import Limits, allow_more
@@ -33,24 +34,27 @@ class CheckContext:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.symbols: frozenset[str] = frozenset()
+        self._symbols: tuple[frozenset[str], ...] = ()  # of each graph around, outermost first
         self._names_read = _NamesRead(limits)
 
     def inside(self, symbols: Iterable[str]) -> CheckContext:
         """Return the context of a graph that defines these symbols."""
         inner = CheckContext(self.limits)
-        inner.symbols = self.symbols.union(symbols)
+        own = frozenset(symbols)
+        inner._symbols = (*self._symbols, own) if own else self._symbols
         inner._names_read = self._names_read
         return inner
 
     def check_expression(self, text: str, place: str, path: str) -> None:
         """Check that an expression parses and reads only known symbols."""
         try:
-            unknown = self._names_read[text] - self.symbols
+            unknown = self._names_read[text]
+            for known in self._symbols:
+                unknown -= known
             if unknown:
                 name = min(unknown)
                 message = f"{str(text)!r:.80} reads an undefined symbol {name!r}"
-                raise GraphError(message, rule="R8", hint=suggestion(name, self.symbols))
+                raise GraphError(message, rule="R8", hint=suggestion(name, chain(*self._symbols)))
         except GraphError as error:
             error.prefix(path, f"{place}: ")
             raise

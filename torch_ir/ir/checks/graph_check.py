@@ -64,7 +64,7 @@ def _check(ir: IR, outer: CheckContext, around: _Around) -> None:
             error.prefix(path, f"function {name!r}: ")
             raise
     check_calls(ir, context)
-    check_origins(ir)
+    check_origins(ir, context.limits.name_length)
 
 
 def _check_header(ir: IR) -> None:
@@ -155,7 +155,7 @@ def _check_reads(node: OpNode, made: dict[str, TensorMeta], path: Callable[[int]
 def _check_readers(ir: IR, tensors: Collection[TensorMeta]) -> None:
     """Check that every consumer of a tensor is in the graph and reads it that often.
 
-    Every read is already context to be a use, so equal totals suffice; details are computed only if they differ.
+    Every read is known to be counted as a use, so equal totals suffice; details are computed only if they differ.
     """
     nodes = [*ir.nodes, ir.returns]
     if sum(map(len, map(_READS, nodes))) == sum(map(sum, map(dict.values, map(_USES, tensors)))):

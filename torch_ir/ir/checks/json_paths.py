@@ -24,7 +24,8 @@ def given_path(ir: IR, number: int, path: str = "$", outer: IR | None = None) ->
 
 def weight_path(ir: IR, number: int, outer: IR | None = None) -> str:
     """Return the path of a weight; a function lists the weights it shares with the enclosing graph separately."""
-    shared = 0 if outer is None else len(shared_weights(outer, ir))
+    around = {} if outer is None else {tensor.name: tensor for tensor in outer.params}
+    shared = len(shared_weights(around, ir))
     return f"$.shared_weights[{number}]" if number < shared else f"$.weights[{number - shared}]"
 
 

@@ -39,7 +39,7 @@ class Limits:
     elements: int = 1 << 58
     """Elements of one tensor, counting static dimensions, and of the storage that its strides span."""
     name_length: int = 1000
-    """Characters of a name: of a node, tensor, operator, argument, weight or function."""
+    """Characters of a name: of a node, tensor, operator, argument, weight, function or module path."""
     list_length: int = 1 << 20
     """Items of one list: inputs or outputs of a node, or an attribute."""
     expression_bytes: int = 1 << 20

@@ -94,7 +94,7 @@ def _check_collective(node: OpNode, mesh: Mapping[str, int], path: str) -> None:
         message = f"{node!r:.200} has src {source!r:.40}, but axis {axis!r} has {mesh[axis]} ranks"
         raise GraphError(message, f"{path}.src", rule="R7", node=node.name)
     for name, tensors in (("output_split_sizes", node.outputs), ("input_split_sizes", node.inputs)):
-        if name in attrs and attrs[name] != _equal_splits(tensors, mesh[axis]):
+        if name in attrs and not _is_equal_split(attrs[name], tensors, mesh[axis]):
             message = f"{node!r:.200} has {name} {attrs[name]!r:.40}; expected {mesh[axis]} equal parts of dimension 0"
             raise GraphError(message, f"{path}.{name}", rule="R7", node=node.name)
     if attrs.get("reduce_op", "sum") not in REDUCTIONS:
@@ -102,7 +102,9 @@ def _check_collective(node: OpNode, mesh: Mapping[str, int], path: str) -> None:
         raise GraphError(message, f"{path}.reduce_op", rule="R5", node=node.name)
 
 
-def _equal_splits(tensors: Sequence[TensorMeta], ranks: int) -> list[int] | None:
-    """Return the sizes of the messages of an all_to_all; None if its tensor cannot be divided."""
+def _is_equal_split(sizes: Any, tensors: Sequence[TensorMeta], ranks: int) -> bool:
+    """Whether these are the sizes of the messages of an all_to_all, which are equal; a mesh may have many ranks."""
     first = next((tensor.shape[0] for tensor in tensors if tensor.shape), None)
-    return [first // ranks] * ranks if isinstance(first, int) and first % ranks == 0 and ranks <= first else None
+    if not isinstance(first, int) or not first or first % ranks or not isinstance(sizes, list):
+        return False
+    return len(sizes) == ranks and sizes.count(first // ranks) == ranks

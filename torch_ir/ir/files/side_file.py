@@ -25,6 +25,7 @@ from torch_ir.ir.files.locks import folder_lock
 from torch_ir.ir.files.regular_file import IrregularFileError, open_regular
 from torch_ir.ir.graph.attr_types import DTYPES
 from torch_ir.ir.graph.constant_data import TensorData
+from torch_ir.ir.graph.free_names import Names, fresh
 
 _Read = TypeVar("_Read")
 _LONG_NAME = 255 - len(".constants-0123456789ab.safetensors")  # bytes
@@ -68,14 +69,10 @@ def _beside(target: Path) -> Beside:
 def _named(constants: Iterable[tuple[str, TensorData]]) -> dict[TensorData, str]:
     """Name each distinct constant by its key, with a number if that is taken."""
     names: dict[TensorData, str] = {}
-    taken = {"__metadata__"}  # reserved by the format
+    taken = Names(["__metadata__"])  # reserved by the format
     for key, data in constants:
         if data not in names:
-            name, number = key, 1
-            while name in taken:
-                name, number = f"{key}_{number}", number + 1
-            taken.add(name)
-            names[data] = name
+            names[data] = fresh(key, taken)
     return names
 
 

@@ -95,8 +95,8 @@ class TensorData:
         if any(type(number) not in (int, float, bool) for number in flat):
             raise GraphError("a constant holds something that is not a number", "$.data", rule="R15")
         try:
-            if dtype == "bfloat16":  # a bfloat16 is the upper half of a float32, so its decimals are exact there
-                raw = b"".join(struct.pack("<f", number)[2:] for number in flat)
+            if dtype == "bfloat16":
+                raw = b"".join(map(_bfloat16, flat))
             else:
                 raw = struct.pack(f"<{len(flat)}{_FORMATS[dtype]}", *flat)
         except (struct.error, OverflowError) as error:
@@ -111,6 +111,16 @@ def static_shape(shape: Sequence[int | str]) -> tuple[int, ...]:
     if len(numbers) != len(shape):
         raise GraphError(f"a constant cannot have the shape {list(shape)!r:.200}", "$.shape", rule="R15")
     return numbers
+
+
+def _bfloat16(number: float) -> bytes:
+    """Return the nearest bfloat16, which is the upper half of a float32, as torch rounds: ties to even."""
+    bits = int.from_bytes(struct.pack("<f", number), "little")
+    if math.isfinite(number):
+        bits += 0x7FFF + (bits >> 16 & 1)
+        if bits & 0x7F800000 == 0x7F800000:
+            raise OverflowError("float too large to pack with bfloat16 format")
+    return (bits >> 16).to_bytes(2, "little")
 
 
 def _flatten(numbers: Any) -> tuple[tuple[int, ...], list[Any]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_ir.errors import GraphError, SerializationError, suggestion
@@ -109,8 +110,14 @@ def _check_header(document: dict[str, Any]) -> None:
         raise SerializationError(message, "$.version", rule="R4")
 
 
-def _read(record: dict[str, Any], source: _Source, path: str, around: Sequence[TensorMeta] = (), depth: int = 0) -> IR:
-    """Read one graph; `around` are the weights of the enclosing graph, if it is a function."""
+def _read(
+    record: dict[str, Any],
+    source: _Source,
+    path: str,
+    around: Mapping[str, TensorMeta] = MappingProxyType({}),
+    depth: int = 0,
+) -> IR:
+    """Read one graph; `around` are the weights of the enclosing graph by name, if it is a function."""
     allow_keys(record, _GRAPH, path)
     if depth > MAX_FUNCTION_DEPTH:
         message = f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels"
@@ -121,6 +128,7 @@ def _read(record: dict[str, Any], source: _Source, path: str, around: Sequence[T
     if not is_device(device):
         raise SerializationError(f"unknown device {device!r:.60}", f"{path}.device", rule="R5")
     params = [*_find_shared(record, around, path), *_read_params(record, source, path)]
+    by_name = {tensor.name: tensor for tensor in params} if functions else {}
     source.counter.add("tensors", len(field(record, "graph_inputs", list, path)), f"{path}.graph_inputs")
     inputs = read_tensors(record, "graph_inputs", path)
     scope = Scope()
@@ -135,7 +143,7 @@ def _read(record: dict[str, Any], source: _Source, path: str, around: Sequence[T
             params=params,
             mutations=_read_mutations(record, scope.tensors, path),
             functions={
-                name: _read(typed(body, dict, place), source, place, params, depth + 1)
+                name: _read(typed(body, dict, place), source, place, by_name, depth + 1)
                 for name, body in functions.items()
                 for place in [f"{path}.functions.{name:.200}"]
             },
@@ -199,9 +207,8 @@ def _read_params(record: dict[str, Any], source: _Source, path: str) -> list[Ten
     return params
 
 
-def _find_shared(record: dict[str, Any], around: Sequence[TensorMeta], path: str) -> list[TensorMeta]:
+def _find_shared(record: dict[str, Any], known: Mapping[str, TensorMeta], path: str) -> list[TensorMeta]:
     """Return copies of the weights that a function shares with the enclosing graph."""
-    known = {tensor.name: tensor for tensor in around}
     shared = []
     for index, name in enumerate(texts(record, "shared_weights", path)):
         if name not in known:

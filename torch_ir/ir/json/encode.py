@@ -58,11 +58,16 @@ def constants_over(ir: IR, limit: int) -> Iterator[tuple[str, TensorData]]:
 
 
 def _graph_record(
-    ir: IR, places: Places, nodes: Callable[[IR], Any], outer: IR | None = None, depth: int = 0
+    ir: IR,
+    places: Places,
+    nodes: Callable[[IR], Any],
+    outer: Mapping[str, TensorMeta] = MappingProxyType({}),
+    depth: int = 0,
 ) -> dict[str, Any]:
     if depth > MAX_FUNCTION_DEPTH:
         raise SerializationError(f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels", rule="R2")
-    shared = shared_weights(outer, ir) if outer is not None else []
+    shared = shared_weights(outer, ir)
+    around = {tensor.name: tensor for tensor in ir.params} if ir.functions else {}
     own = ir.params[len(shared) :]
     record: dict[str, Any] = {
         "model_name": ir.model_name,
@@ -86,7 +91,9 @@ def _graph_record(
         "constraints": ir.constraints,
         "input_tree": None if ir.input_tree == call(len(ir.graph_inputs)) else encode(ir.input_tree),
         "output_tree": None if ir.output_tree == flat(len(ir.graph_outputs)) else {"tree": encode(ir.output_tree)},
-        "functions": {name: _graph_record(body, places, nodes, ir, depth + 1) for name, body in ir.functions.items()},
+        "functions": {
+            name: _graph_record(body, places, nodes, around, depth + 1) for name, body in ir.functions.items()
+        },
         "device": None if ir.device == "cpu" else ir.device,
         "mesh": ir.mesh,
         "fixed_layout": ir.fixed_layout,
@@ -97,12 +104,11 @@ def _graph_record(
     return record
 
 
-def shared_weights(outer: IR, ir: IR) -> list[TensorMeta]:
-    """Return the leading weights of a function that the enclosing graph has under the same names."""
-    known = {tensor.name: tensor for tensor in outer.params}
+def shared_weights(outer: Mapping[str, TensorMeta], ir: IR) -> list[TensorMeta]:
+    """Return the leading weights of a function that are also those of the enclosing graph, by name in `outer`."""
 
     def is_shared(tensor: TensorMeta) -> bool:
-        same = known.get(tensor.name)
+        same = outer.get(tensor.name)
         return same is not None and same.param == tensor.param and bare(same) == bare(tensor)
 
     return list(itertools.takewhile(is_shared, ir.params))

@@ -21,7 +21,7 @@ from torch_ir.ir.json.digest import StatedDigest, digest_of, stated_digest
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _NODES = '\n"nodes": [\n'
 _NODE_DEPTH = 2  # levels of brackets around a node
-_PIECE_DEPTH = 60  # levels within a piece of a node's line
+_PIECE_DEPTH = 60  # levels of brackets in a piece of a node's line
 _PER_LINE = frozenset(("graph_inputs", "graph_outputs", "weights", "nodes"))
 _SQUARE = bytes.maketrans(b"{}", b"[]")
 _NEITHER_QUOTE_NOR_BRACKET = bytes(set(range(256)) - set(b'"[]{}'))
@@ -140,16 +140,11 @@ def parse_around_nodes(text: str, limits: Limits) -> tuple[dict[str, Any], list[
     return document, f"{text[start + len(_NODES) : end]},".split("\n")
 
 
-def parse_piece(text: str) -> Any:
-    """Parse a piece of a node's line, which is not deeply nested."""
+def parse_json(text: str) -> Any:
+    """Parse strict JSON that is not deeply nested, such as a piece of a node's line."""
     raw = text.encode()
     _check_depth(raw, _PIECE_DEPTH)
     return _parse(text, raw)
-
-
-def parse_json(text: str) -> Any:
-    """Parse strict JSON whose nesting is known to be within limits."""
-    return _parse(text, text.encode())
 
 
 def _encode(text: str) -> tuple[bytes, StatedDigest | None]:

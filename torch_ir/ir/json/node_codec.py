@@ -18,7 +18,7 @@ from torch_ir.ir.graph.attr_order import ordered
 from torch_ir.ir.graph.node import OpNode, Origin, copy_value, read_origin
 from torch_ir.ir.graph.tensor import TensorMeta
 from torch_ir.ir.json.json_fields import Dim, allow_keys, field, texts
-from torch_ir.ir.json.json_text import parse_piece
+from torch_ir.ir.json.json_text import parse_json
 from torch_ir.ir.json.json_values import INT64, TAGS, decode, encode
 
 FactsText = Callable[[tuple[Dim, ...], str], str]  # from shape and dtype
@@ -184,7 +184,7 @@ class _Reader:
 
 
 def _read_op_type(text: str) -> str:
-    found = parse_piece(text)
+    found = parse_json(text)
     if type(found) is not str:
         raise UnfamiliarError
     return found
@@ -201,7 +201,7 @@ class _Type(NamedTuple):
 
 
 def _read_type(text: str) -> _Type:
-    tensor = TensorMeta.from_dict(parse_piece(f'{{"name": "", {text}'))
+    tensor = TensorMeta.from_dict(parse_json(f'{{"name": "", {text}'))
     if tensor.producer_node is not None:
         raise UnfamiliarError
     is_short = tensor.stride is None and tensor.placement is None  # readers use the same text
@@ -245,7 +245,7 @@ def _ended(text: str) -> str:
 
 
 def _parse(text: str, keys: frozenset[str]) -> dict[str, Any]:
-    record: dict[str, Any] = parse_piece(text)
+    record: dict[str, Any] = parse_json(text)
     allow_keys(record, keys, "$")
     return record
 

@@ -205,20 +205,24 @@ def holds_modules(body: IR) -> bool:
     return any(node.origin.module for node in body.nodes)
 
 
-def op_counts(ir: IR) -> Counter[str]:
-    """Return how often each operator would occur if every call were inlined; each body is visited once."""
-    inside = {name: op_counts(body) for name, body in ir.functions.items()}
+def op_counts(ir: IR, *, with_branches: bool = False) -> Counter[str]:
+    """Return how often each operator would occur if every call were inlined; each body is visited once.
+
+    With `with_branches`, the bodies of control flow operators count, too, each once.
+    """
+    inside = {name: op_counts(body, with_branches=with_branches) for name, body in ir.functions.items()}
     counts: Counter[str] = Counter()
-    calls: Counter[str] = Counter()
+    runs: Counter[FunctionRef] = Counter()
     for node in ir.nodes:
-        name = node.attrs["function"] if node.is_call else None
-        if name not in inside:
+        named = called_by([node]) if with_branches or node.is_call else ()
+        bodies = [name for name in named if name in inside]
+        for name in bodies:
+            if name not in runs:
+                counts.update(dict.fromkeys(inside[name], 0))  # operators in the order in which they first occur
+            runs[name] += 1
+        if not node.is_call or not bodies:
             counts[node.op_type] += 1
-            continue
-        if name not in calls:
-            counts.update(dict.fromkeys(inside[name], 0))  # operators in the order in which they first occur
-        calls[name] += 1
-    for name, times in calls.items():
+    for name, times in runs.items():
         counts.update({op: times * count for op, count in inside[name].items()})
     return counts
 
@@ -245,6 +249,9 @@ def _put_inline(ir: IR, calls: Sequence[OpNode]) -> list[OpNode]:
         nodes += new
         added += new if node in chosen else []
     ir.nodes = nodes
+    for symbol in ir.symbols.values():
+        if symbol.tensor is not None:
+            symbol.tensor = place.moved.get(symbol.tensor, symbol.tensor)
     drop_unused(ir, names)
     return added
 
@@ -267,6 +274,7 @@ class _Place:
         self.captured = captured_names(ir)
         self.functions = Names(ir.functions)
         self.renamed: dict[IR, dict[str, FunctionRef]] = {}
+        self.moved: dict[TensorMeta, TensorMeta] = {}  # output of a call -> the tensor that it is now
 
     def adopt(self, ir: IR, name: str) -> None:
         """Copy the functions of a function to the graph, under free names."""
@@ -290,6 +298,7 @@ class _Place:
                 added[-1].attrs = {key: _renamed(value, self.renamed[body]) for key, value in node.attrs.items()}
         for inner, outer in zip(body.graph_outputs, call.outputs, strict=True):
             outer.replace_all_uses_with(copies[inner])
+            self.moved[outer] = copies[inner]
         call.inputs = ()
         return added
 

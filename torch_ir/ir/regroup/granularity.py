@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_ir.errors import GraphError, did_you_mean
-from torch_ir.ir.graph.free_names import fresh
+from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ir.graph.node import OpNode, Origin, copy_value
 from torch_ir.ir.graph.origins import call_around, common_origin, is_below, modules_around
 from torch_ir.ir.graph.tensor import TensorMeta
@@ -89,7 +89,7 @@ def fold_runs(ir: IR, runs: Iterable[Run]) -> list[OpNode]:
     """Replace each run whose results are read by one call; equal bodies share one function."""
     first = {run.nodes[0]: run for run in runs if given_by(run.nodes)}
     inside = {node for run in first.values() for node in run.nodes}
-    names = {node.name for node in ir.nodes if node not in inside}
+    names = Names(node.name for node in ir.nodes if node not in inside)
     shared = SharedFunctions(ir)
     calls, nodes = [], []
     for node in ir.nodes:

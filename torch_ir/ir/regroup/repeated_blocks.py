@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from torch_ir.ir.graph.attr_types import FunctionRef
-from torch_ir.ir.graph.free_names import fresh
+from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ir.graph.node import OpNode, Origin
 from torch_ir.ir.graph.origins import call_around, modules_around, placed_in, seen_from
 from torch_ir.ir.graph.tensor import TensorMeta
@@ -196,8 +196,9 @@ class _Folding:
         self._copies: dict[TensorMeta, TensorMeta] = {}
         self._position = {node: at for at, node in enumerate(ir.nodes)}
         self._position[ir.returns] = len(ir.nodes)
-        self._names = {node.name for node in ir.nodes}  # also those inside functions, which may be inlined again
+        self._names = Names(node.name for node in ir.nodes)  # also those inside functions, which may be inlined again
         self._functions = {name: body.clone() for name, body in ir.functions.items()}
+        self._function_names = Names(self._functions)
 
     def folded(self, groups: Iterable[Sequence[_Block]]) -> IR:
         calls: dict[int, tuple[_Block, OpNode]] = {}
@@ -220,7 +221,7 @@ class _Folding:
     def _calls(self, blocks: Sequence[_Block], gives: Sequence[int]) -> Iterator[tuple[_Block, OpNode]]:
         """Create a function from the first of equal blocks; yield an unnamed call for each block."""
         op_type = blocks[0].op_type
-        name = fresh(identifier(short(op_type)), set(self._functions))
+        name = fresh(identifier(short(op_type)), self._function_names)
         self._functions[name] = body = self._body(blocks[0], gives)
         args = [tensor.name for tensor in body.graph_inputs]
         for block in blocks:
@@ -242,7 +243,7 @@ class _Folding:
     def _body(self, block: _Block, gives: Sequence[int]) -> IR:
         copies = {tensor: tensor.copy() for node in block.nodes for tensor in node.outputs}
         made = list(copies.values())
-        taken = {tensor.name for tensor in made}
+        taken = Names(tensor.name for tensor in made)
         for tensor in block.reads:
             copies[tensor] = tensor.copy(fresh(local_name(tensor, block.call.module), taken))
             copies[tensor].param = None

@@ -7,9 +7,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.ir.graph.attr_types import FunctionRef
-from torch_ir.ir.graph.free_names import fresh
+from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ir.graph.node import OpNode
-from torch_ir.ir.graph.tensor import TensorMeta
+from torch_ir.ir.graph.tensor import Param, TensorMeta
 from torch_ir.ir.regroup.functions import calls_by_function
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class SharedFunctions:
 
     def __init__(self, ir: IR) -> None:
         self._ir = ir
-        self._names = set(ir.functions)
+        self._names = Names(ir.functions)
         self._first: dict[Hashable, str] = {}
         self._structures: dict[IR, bytes] = {}
 
@@ -66,13 +66,20 @@ def structure(ir: IR) -> bytes:
         tuple(numbers[target] for target, _ in ir.mutations),
         tuple((symbol.range, symbol.tensor and numbers[symbol.tensor], symbol.dim) for symbol in ir.symbols.values()),
         tuple(ir.constraints),
-        repr(ir.output_tree),
+        ir.output_tree,
+        ir.device,
+        ir.mesh,
     )
     return sha256(repr(facts).encode()).digest()
 
 
 def _facts(tensor: TensorMeta) -> Hashable:
-    return (tensor.shape, tensor.dtype, tensor.stride, tensor.placement, tensor.param and tensor.param.keys)
+    return (tensor.shape, tensor.dtype, tensor.stride, tensor.placement, tensor.param and _weight(tensor.param))
+
+
+def _weight(param: Param) -> Hashable:
+    """Return what two weights of bodies must have in common: also their values, if the graph contains them."""
+    return (param.keys, param.kind, param.data and (param.data.dtype, sha256(param.data.raw).digest()))
 
 
 def _computation(node: OpNode, functions: dict[str, bytes]) -> Hashable:
@@ -87,4 +94,6 @@ def _value(value: Any, functions: dict[str, bytes]) -> Hashable:
         return functions[value]
     if isinstance(value, (list, tuple)):
         return tuple(_value(item, functions) for item in value)
+    if isinstance(value, dict):
+        return tuple((key, _value(item, functions)) for key, item in value.items())
     return repr(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from torch_ir.errors import ExpressionError, GraphError, did_you_mean
 from torch_ir.ir.graph.io_tree import Branch, Tree
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _KINDS = {"+": "sum", "-": "sum", "and": "and", "or": "or"}
 _SQUEEZES = ("aten.squeeze.", "aten.squeeze_copy.")
+_Size = TypeVar("_Size", int, Dim)
 _PRODUCT = re.compile(r"\w+( \* \w+)*")
 
 
@@ -49,6 +50,8 @@ def substitute(text: Dim, new: Mapping[str, Dim]) -> Any:
             parts[first:] = [_applied(step, parts[first:])]
         elif step is not None:
             parts.append(new.get(step, step) if isinstance(step, str) else step)
+    if isinstance(parts[0], _Undefined):
+        raise parts[0].error
     return parts[0] if _is_number(parts[0]) else str(parts[0])
 
 
@@ -78,7 +81,20 @@ class _Chain(str):
     kind: str
 
 
+class _Undefined(str):
+    """A part without a value, such as `8 % 0`: an error, unless it is the side of `and` or `or` that may be skipped."""
+
+    __slots__ = ("error",)
+    error: ExpressionError
+
+
 _Part = Union[Number, str, _Product]
+
+
+def _undefined(text: str, error: ExpressionError) -> _Undefined:
+    part = _Undefined(text)
+    part.error = error
+    return part
 
 
 def _is_number(part: _Part) -> bool:
@@ -86,6 +102,14 @@ def _is_number(part: _Part) -> bool:
 
 
 def _applied(step: Call, parts: list[_Part]) -> _Part:
+    found = _applied_to(step, parts)
+    for part in parts:
+        if isinstance(part, _Undefined):
+            return _undefined(str(found), part.error)
+    return found
+
+
+def _applied_to(step: Call, parts: list[_Part]) -> _Part:
     sign = SIGNS[step.function]
     if sign == "*" and not all(map(_is_number, parts)):
         product, factor = (part if isinstance(part, _Product) else _Product(str(part)) for part in parts)
@@ -97,13 +121,17 @@ def _applied(step: Call, parts: list[_Part]) -> _Part:
         text = _joined(parts[0], sign, parts[1])
     else:
         text = f"{sign} {_operand(parts[0])}"
-    return evaluate(text, {}) if all(map(_is_number, parts)) else text
+    try:
+        return evaluate(text, {}) if all(map(_is_number, parts)) else text
+    except ExpressionError as error:
+        return _undefined(text, error)
 
 
 def _either(step: Skip, left: _Part, right: _Part) -> _Part:
     if _is_number(left):  # `True and x` is x, `False and x` is False
         return left if bool(left) is step.when else right
-    return _joined(left, "or" if step.when else "and", right)
+    chain = _joined(left, "or" if step.when else "and", right)
+    return _undefined(chain, left.error) if isinstance(left, _Undefined) else chain
 
 
 def _joined(left: _Part, sign: str, right: _Part) -> str:
@@ -122,11 +150,12 @@ def _operand(part: _Part) -> str:
 
 def specialize(ir: IR, sizes: Mapping[str, int]) -> IR:
     """Return a copy of a graph with these sizes as numbers; a GraphError if the graph does not hold for them."""
+    given = set(ir.graph_inputs)
     for name, size in sizes.items():
         symbol = ir.symbols.get(name)
         if symbol is None:
             raise GraphError(f"the graph has no size {name!r}{did_you_mean(name, ir.symbols)}")
-        if symbol.tensor is not None and symbol.tensor not in ir.graph_inputs:
+        if symbol.tensor is not None and symbol.tensor not in given:
             raise GraphError(f"{name!r} is decided by the data ({symbol.tensor!r}) and cannot be chosen")
         if isinstance(size, bool) or not isinstance(size, int) or not symbol.admits(size):
             raise GraphError(f"{name} = {size!r:.40} is out of range: {symbol.range}")
@@ -143,9 +172,9 @@ def specialize(ir: IR, sizes: Mapping[str, int]) -> IR:
 def _check_ranges(ir: IR, sizes: Mapping[str, int]) -> None:
     """Raise GraphError for sizes that a function of the graph does not allow."""
     for name, body in ir.functions.items():
-        inner = {symbol: int(size) for symbol, size in _outer_sizes(body, sizes).items()}
-        for symbol in (body.symbols[one] for one in inner if one in body.symbols):
-            if not symbol.admits(inner[symbol.name]):
+        inner = _outer_sizes(body, sizes)
+        for symbol in body.symbols.values():
+            if symbol.name in inner and not symbol.admits(inner[symbol.name]):
                 message = f"{symbol.name} = {inner[symbol.name]} is out of range: {symbol.range}"
                 raise GraphError(f"function {str(name)!r}: {message}")
         _check_ranges(body, inner)
@@ -165,7 +194,7 @@ def squeezed_sizes(node: OpNode) -> list[Dim]:
 def _drops_more(node: OpNode) -> bool:
     """Whether a node drops more dimensions than its output shape says."""
     sizes = squeezed_sizes(node)
-    return bool(sizes) and len(node.inputs[0].shape) - sizes.count(1) < len(node.outputs[0].shape)
+    return bool(sizes and node.outputs) and len(node.inputs[0].shape) - sizes.count(1) < len(node.outputs[0].shape)
 
 
 def replace_symbols(ir: IR, new: Mapping[str, Dim]) -> None:
@@ -212,10 +241,11 @@ def is_row_major(shape: Sequence[Dim], stride: Sequence[Dim]) -> bool:
     return True
 
 
-def _outer_sizes(body: IR, new: Mapping[str, Dim]) -> dict[str, Dim]:
+def _outer_sizes(body: IR, new: Mapping[str, _Size]) -> Mapping[str, _Size]:
     """Return the sizes that also hold inside a function: all but symbols that it reads from computed tensors."""
-    own = {name for name, symbol in body.symbols.items() if symbol.tensor not in body.graph_inputs}
-    return {name: size for name, size in new.items() if name not in own}
+    given = set(body.graph_inputs) if body.symbols else set()
+    own = {name for name, symbol in body.symbols.items() if symbol.tensor not in given}
+    return new if own.isdisjoint(new) else {name: size for name, size in new.items() if name not in own}
 
 
 def _asserts(node: OpNode, outcome: bool) -> bool:

@@ -17,6 +17,10 @@ from torch_ir.ir.text.line_cursor import Cursor, place
 if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR
 
+_SAME = (  # parts with the name of an argument of IR
+    "params", "mutations", "symbols", "constraints", "input_tree", "output_tree", "model_name", "device", "mesh",
+    "fixed_layout", "extensions",
+)  # fmt: skip
 _PART = re.compile(r"\$\.((?:nodes|constraints|mutations)\[\d+\]|symbols\.\w+|graph_outputs|output_tree|input_tree)")
 
 
@@ -61,18 +65,8 @@ class Draft:
             self.nodes,
             self.inputs,
             self.outputs,
-            params=self.params,
-            mutations=self.mutations,
             functions=functions,
-            symbols=self.symbols,
-            constraints=self.constraints,
-            input_tree=self.input_tree,
-            output_tree=self.output_tree,
-            model_name=self.model_name,
-            device=self.device,
-            mesh=self.mesh,
-            fixed_layout=self.fixed_layout,
-            extensions=self.extensions,
+            **{name: getattr(self, name) for name in _SAME},
         )
 
 

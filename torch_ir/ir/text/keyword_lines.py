@@ -1,4 +1,4 @@
-"""Lines of the text form that begin with a keyword, except those of weights."""
+"""Lines of the text form that begin with a keyword, except those of weights; each is read after its keyword."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from torch_ir.errors import SerializationError, suggestion
 from torch_ir.ir.graph.attr_types import is_device
 from torch_ir.ir.graph.io_tree import Branch, Slot, Tree
-from torch_ir.ir.json.json_text import parse_piece
+from torch_ir.ir.json.json_text import parse_json
 from torch_ir.ir.json.json_values import plain_json
 from torch_ir.ir.sizes.symbols import Symbol
 from torch_ir.ir.text.bare_words import PART, WORD
@@ -22,7 +22,6 @@ _DEVICE = re.compile(r"\S+")
 
 
 def _read_symbol(draft: Draft, cursor: Cursor) -> None:
-    cursor.match(PART)
     low = high = None
     if not PART.match(cursor.line, cursor.at):
         low = cursor.integer("the name of a size, or its least value")
@@ -46,21 +45,19 @@ def _read_symbol(draft: Draft, cursor: Cursor) -> None:
 
 
 def _read_constraint(draft: Draft, cursor: Cursor) -> None:
-    """Read a constraint, which is the rest of the line verbatim; `check` parses it."""
+    """Read a constraint, which is the rest of the line verbatim, with its blanks; `check` parses it."""
     draft.lines[f"constraints[{len(draft.constraints)}]"] = cursor.number
-    draft.constraints.append(cursor.line[cursor.at + len("require ") :])
+    draft.constraints.append(cursor.line.partition("require ")[2])
     cursor.at = len(cursor.line)
 
 
 def _read_use(draft: Draft, cursor: Cursor) -> None:
-    cursor.match(PART)
     cursor.expect("@")
     at = cursor.at
     draft.uses.append((cursor.name(PART, "the name of a function"), cursor, at))
 
 
 def _read_mesh(draft: Draft, cursor: Cursor) -> None:
-    cursor.match(PART)
     axis = cursor.match(PART)
     if axis is None or axis in draft.mesh:
         raise cursor.expected("the name of another axis" if axis else "the name of an axis")
@@ -69,38 +66,34 @@ def _read_mesh(draft: Draft, cursor: Cursor) -> None:
 
 
 def _read_device(draft: Draft, cursor: Cursor) -> None:
-    cursor.match(PART)
     start, draft.device = cursor.at, cursor.match(_DEVICE) or ""
     if not is_device(draft.device):
         raise cursor.error(f"unknown device {draft.device!r:.60}", start, rule="R5")
 
 
 def _read_fixed_layout(draft: Draft, cursor: Cursor) -> None:
-    cursor.match(PART)
     draft.fixed_layout = cursor.string()
 
 
 def _read_model(draft: Draft, cursor: Cursor) -> None:
-    cursor.match(PART)
     draft.model_name = cursor.name(WORD, "the name of a model")
 
 
 def _read_extension(draft: Draft, cursor: Cursor) -> None:
-    cursor.match(PART)
     start, key = cursor.at, cursor.string()
     if key in draft.extensions:
         raise cursor.error(f"two extensions are called {key!r:.60}", start, rule="R3")
     cursor.expect("=")
     start = cursor.at
     try:
-        draft.extensions[key] = plain_json(parse_piece(cursor.line[cursor.at :]), "$")
+        draft.extensions[key] = plain_json(parse_json(cursor.line[cursor.at :]), "$")
     except SerializationError as error:
         raise cursor.error(str(error.args[0]), start, rule=error.rule) from None
     cursor.at = len(cursor.line)
 
 
 def _read_inputs(draft: Draft, cursor: Cursor) -> None:
-    start, _ = cursor.at, cursor.match(PART)
+    start = cursor.line.index("inputs")
     slots = {tensor.name: Slot(index) for index, tensor in enumerate(draft.inputs)}
 
     def leaf(cursor: Cursor, name: str, at: int) -> Slot:
@@ -117,7 +110,6 @@ def _read_inputs(draft: Draft, cursor: Cursor) -> None:
 
 def _read_return(draft: Draft, cursor: Cursor) -> None:
     draft.lines["return"] = draft.lines["graph_outputs"] = draft.lines["output_tree"] = cursor.number
-    cursor.match(PART)
 
     def leaf(cursor: Cursor, name: str, at: int) -> Slot:
         draft.outputs.append(draft.find(name, cursor, at))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 
 from torch_ir.errors import SerializationError
 from torch_ir.ir.json.json_values import MAX_DIGITS
@@ -59,6 +60,13 @@ class Cursor:
         self.at = found.end()
         self.skip()
         return found.group()
+
+    def items(self, closing: str) -> Iterator[None]:
+        """Stop at each item of a list that is separated by commas, and consume its closing bracket."""
+        while not self.take(closing):
+            yield
+            if not self.take(",") and not self.is_next(closing):
+                raise self.expected(f"',' or {closing!r}")
 
     def end(self) -> None:
         if not self.is_done:

@@ -50,7 +50,7 @@ def read_call(draft: Draft, cursor: Cursor, outputs: list[TensorMeta]) -> OpNode
     cursor.expect("(")
     inputs: dict[str, TensorMeta] = {}
     attrs: dict[str, Any] = {}
-    while not cursor.take(")"):
+    for _ in cursor.items(")"):
         at, argument = cursor.at, cursor.name(ARGUMENT, "the name of an argument")
         if argument in inputs or argument in attrs:
             raise cursor.error(f"duplicate argument {argument!r:.80}", at, rule="R8")
@@ -60,8 +60,6 @@ def read_call(draft: Draft, cursor: Cursor, outputs: list[TensorMeta]) -> OpNode
             inputs[argument] = draft.find(cursor.name(WORD, "a tensor"), cursor, at)
         else:
             attrs[argument] = read_value(cursor)
-        if not cursor.take(",") and not cursor.is_next(")"):
-            raise cursor.expected("',' or ')'")
     has_name = cursor.match(_AS) is not None
     at = cursor.at
     name = cursor.name(WORD, "a name") if has_name else default_name([tensor.name for tensor in outputs])

@@ -108,13 +108,11 @@ class _Reader:
             message = f"two functions are called {'.'.join(draft.path)!r:.80}" if draft.path else "a second graph"
             raise cursor.error(message, start, rule="R8")
         cursor.expect("(")
-        while not cursor.take(")"):
+        for _ in cursor.items(")"):
             at, tensor = cursor.at, read_tensor(cursor)
             draft.define(tensor, cursor, at)
             draft.inputs.append(tensor)
             self._counter.add("tensors", 1, place(cursor.number, at))
-            if not cursor.take(",") and not cursor.is_next(")"):
-                raise cursor.expected("',' or ')'")
         cursor.expect("{")
         cursor.end()
         return draft
@@ -125,6 +123,7 @@ class _Reader:
         if keyword in _PARAMS:
             self._read_param(draft, cursor)
         elif keyword in LINES:
+            cursor.match(PART)
             LINES[keyword](draft, cursor)
         else:
             self._read_node(draft, cursor)

@@ -104,7 +104,8 @@ def _print_header(ir: IR, is_function: bool) -> Iterator[str]:
     if ir.fixed_layout:
         yield f"  fixed_layout {ir.fixed_layout!r}"
     yield from (f"  mesh {axis} = {size}" for axis, size in ir.mesh.items())
-    yield from (f"  extension {_json(key)} = {_json(value)}" for key, value in ir.extensions.items())
+    for key, value in ir.extensions.items():
+        yield f"  extension {_json(key) if key.isprintable() else repr(key)} = {_json(value)}"
     if ir.input_tree != call(len(ir.graph_inputs)):
         yield f"  inputs {_print_tree(ir.input_tree, [_reference(tensor) for tensor in ir.graph_inputs])}"
 

@@ -46,7 +46,7 @@ def read_value(cursor: Cursor, depth: int = 0) -> Any:
     if cursor.is_next("'", '"'):
         return cursor.string()
     if cursor.take("["):
-        return _read_list(cursor, depth)
+        return [read_value(cursor, depth + 1) for _ in cursor.items("]")]
     if cursor.is_next("{"):
         return _read_dict(cursor, depth) if (found := read_expression(cursor)) is None else found
     if cursor.take("@"):
@@ -67,32 +67,17 @@ def _read_float(cursor: Cursor, text: str, start: int) -> float:
     return number
 
 
-def _read_list(cursor: Cursor, depth: int) -> list[Any]:
-    items: list[Any] = []
-    while not cursor.take("]"):
-        items.append(read_value(cursor, depth + 1))
-        _separate(cursor, "]")
-    return items
-
-
 def _read_dict(cursor: Cursor, depth: int) -> dict[str, Any]:
     cursor.expect("{")
     found: dict[str, Any] = {}
-    while not cursor.take("}"):
+    for _ in cursor.items("}"):
         start, key = cursor.at, cursor.string()
         if key in found or key.startswith("$"):
             problem = f"duplicate key {key!r:.60}" if key in found else f"the key {key!r:.60} begins with '$'"
             raise cursor.error(problem, start, rule="R3")
         cursor.expect(":")
         found[key] = read_value(cursor, depth + 1)
-        _separate(cursor, "}")
     return found
-
-
-def _separate(cursor: Cursor, closing: str) -> None:
-    """Consume a comma; the closing bracket is left in place."""
-    if not cursor.take(",") and not cursor.is_next(closing):
-        raise cursor.expected(f"',' or {closing!r}")
 
 
 def read_expression(cursor: Cursor) -> Expr | None:
@@ -140,11 +125,7 @@ def read_dims(cursor: Cursor) -> list[Dim]:
             cursor.match(_STATIC)
             return [int(dim) for dim in numbers]
     cursor.expect("[")
-    dims: list[Dim] = []
-    while not cursor.take("]"):
-        dims.append(_read_dim(cursor))
-        _separate(cursor, "]")
-    return dims
+    return [_read_dim(cursor) for _ in cursor.items("]")]
 
 
 def _read_dim(cursor: Cursor) -> Dim:
@@ -204,7 +185,7 @@ def _read_branch(cursor: Cursor, leaf: Leaf, kind: str, name: str, depth: int) -
     items: list[Tree] = []
     keys: list[Any] = []
     sign, is_one = "", False
-    while not cursor.take(closing):
+    for _ in cursor.items(closing):
         found = _read_field(cursor, opening, depth + 2)
         if items and (found is None) == bool(keys):
             raise cursor.error("some items of a container have keys and some have none")
@@ -215,7 +196,6 @@ def _read_branch(cursor: Cursor, leaf: Leaf, kind: str, name: str, depth: int) -
                 raise cursor.error(f"expected {sign!r} after every key of a container, found {found[1]!r}")
         items.append(read_tree(cursor, leaf, depth + 2))
         is_one = len(items) == 1 and not cursor.is_next(",")
-        _separate(cursor, closing)
     if opening == "(" and is_one and not (kind or name or keys):
         return items[0]
     if not kind:
@@ -267,8 +247,4 @@ def _read_key_value(cursor: Cursor, depth: int) -> Any:
             raise cursor.error("a key must be a plain value", start, rule="R4")
         return value
     cursor.expect("(")
-    items: list[Any] = []
-    while not cursor.take(")"):
-        items.append(_read_key_value(cursor, depth + 1))
-        _separate(cursor, ")")
-    return tuple(items)
+    return tuple([_read_key_value(cursor, depth + 1) for _ in cursor.items(")")])
