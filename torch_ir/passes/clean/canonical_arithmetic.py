@@ -39,6 +39,10 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def _is_bool(value: Any) -> bool:
+    return value.dtype == "bool" if isinstance(value, TensorMeta) else isinstance(value, bool)
+
+
 @rule(op("aten.add.Scalar", "aten.sub.Scalar", "aten.mul.Scalar", "aten.div.Scalar"))
 def tensor_overload(g: Builder, node: OpNode) -> Any:
     """add.Scalar(x, 2)  ->  add.Tensor(x, 2)"""
@@ -78,7 +82,7 @@ def unit_factor(g: Builder, node: OpNode, x: Any, y: Any) -> Any:
         return None
     if alpha == 1 or node.op_type == _SUB:
         return g.op(_ADD if alpha == -1 else node.op_type, self=x, other=y)
-    if any(isinstance(one, TensorMeta) and one.dtype == "bool" for one in (x, y)):
+    if _is_bool(x) or _is_bool(y):
         return "torch does not subtract bools"
     return g.op(_SUB, self=x, other=y)
 
@@ -94,19 +98,24 @@ def added_number(g: Builder, node: OpNode, x: Any, number: Any) -> Any:
 @rule(*either_order(op(_ADD, self="x", other=_NEG, alpha=1)))
 def added_negation(g: Builder, node: OpNode, x: Any, y: TensorMeta) -> Any:
     """add(x, neg(y))  ->  sub(x, y);  add(neg(y), 2.0)  ->  rsub(y, 2.0)"""
-    if isinstance(x, bool) or (isinstance(x, TensorMeta) and x.dtype == "bool"):
+    if _is_bool(x):
         return "torch does not subtract from bools"
-    if "float" in node.output.dtype and "float" not in y.dtype:
-        return None  # an integer 0 has no -0.0
+    if not _negates_alike(y, node.output):
+        return None
     return g.op(_SUB, self=x, other=y) if isinstance(x, TensorMeta) else g.op("aten.rsub.Scalar", self=y, other=x)
 
 
 @rule(op(_SUB, self="x", other=_NEG, alpha=1))
 def subtracted_negation(g: Builder, node: OpNode, x: Any, y: TensorMeta) -> Any:
     """sub(x, neg(y))  ->  add(x, y)"""
-    if "float" in node.output.dtype and "float" not in y.dtype:
-        return None  # an integer 0 has no -0.0
-    return g.op(_ADD, self=x, other=y)
+    return g.op(_ADD, self=x, other=y) if _negates_alike(y, node.output) else None
+
+
+def _negates_alike(y: TensorMeta, result: TensorMeta) -> bool:
+    """Whether a negation in the dtype of `y` is one in the dtype of the result: smaller integers wrap around, and a
+    converted integer 0 has no -0.0.
+    """
+    return y.dtype == result.dtype or ("float" in y.dtype and "float" in result.dtype)
 
 
 @rule(op("aten.rsub.Tensor", self="x", other="y", alpha=1))
