@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import torch_ir
+from tests.rewriting import small
 from torch_ir import IRExecutor, QuantizationError, choose_recipe, movement, observe_ranges, quantize, sensitivity
 from torch_ir.analysis import split_prologue
 from torch_ir.analysis.dependencies.over_weights import over_weights
@@ -114,3 +115,14 @@ def test_matrices_of_a_large_vocabulary_are_packed() -> None:
     ir = torch_ir.extract_ir(model, (torch.empty(1, 4, device="meta"),))
     _, report = quantize(ir, "int4")
     assert report.bytes_after == 40_000 * (2 + 4 + 4)  # of each row: values, scale and zero point
+
+
+def test_ties_are_rounded_with_the_zero_point_of_their_token() -> None:
+    """Torch adds zero points before rounding here, so that 0.5 + 1 becomes 2, as in ONNX Runtime."""
+    pytest.importorskip("onnxruntime", reason="torch-ir[onnx] is not installed")
+    quantize_rows = "quantized_decomposed.quantize_per_token.default(x, s, z, 0, 255, Dtype('uint8'))"
+    ir = small("x: float32[2, 4], s: float32[2, 1], z: int32[2, 1]", q=quantize_rows)
+    x = torch.tensor([0.5, 1.5, 2.5, -0.5]).expand(2, 4).contiguous()
+    inputs = (x, torch.ones(2, 1), torch.tensor([[1], [2]], dtype=torch.int32))
+    compiled = torch_ir.compile(ir, {}, backend="onnxruntime", level=None, verify=False)
+    assert torch.equal(compiled(*inputs), IRExecutor(ir, {})(*inputs))

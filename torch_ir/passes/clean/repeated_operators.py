@@ -61,6 +61,8 @@ def one_bound(g: Builder, node: OpNode, inner: OpNode, x: TensorMeta) -> Any:
     both = (min(max(low, least), most), min(max(high, least), most))
     if both == (low, high):
         return inner.output
+    if "float" in x.dtype and both[0] == both[1] == 0:
+        return None  # a zero of either sign is within the merged bounds, but not within those of the inner clamp
     if len(inner.output.consumers) > 1:
         return "another node reads the result of the inner clamp"
     if both == (least, most):

@@ -2,7 +2,8 @@
 
 Per tensor and per channel, they become QuantizeLinear and DequantizeLinear, which runtimes replace by integer kernels;
 the others are written as arithmetic. QuantizeLinear divides by a scale where torch multiplies by its inverse, so that a
-value next to the middle of two integers may be rounded to the other one.
+value next to the middle of two integers may be rounded to the other one. As in torch, zero points are added before
+rounding per token and per group, and after it otherwise.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         quantized.dequantize_per_channel.default: _dequantize_per_channel,
         quantized.quantize_per_channel_group.default: _quantize_per_group,
         quantized.dequantize_per_channel_group.default: _dequantize_per_group,
-        quantized.quantize_per_token.default: _quantize_by_tensors,
+        quantized.quantize_per_token.default: _quantize_per_token,
         quantized.dequantize_per_token.default: _dequantize_by_tensors,
         quantized.convert_element_type.no_fuse: _convert,
     }
@@ -44,7 +45,7 @@ def _quantize_by_numbers(
 ) -> Any:
     if _WHOLE.get(dtype) != (quant_min, quant_max):
         scaled = op.Mul(op.Cast(input, to=_FLOAT32), _number(1.0 / scale))
-        return _rounded(scaled, _number(float(zero_point)), quant_min, quant_max, dtype)
+        return _bounded(op.Add(op.Round(scaled), _number(float(zero_point))), quant_min, quant_max, dtype)
     return op.QuantizeLinear(op.Cast(input, to=_FLOAT32), _number(scale), _integer(zero_point, dtype))
 
 
@@ -64,7 +65,14 @@ def _quantize_by_tensors(
     input: TensorType, scale: TensorType, zero_point: TensorType, quant_min: int, quant_max: int, dtype: int
 ) -> Any:
     scaled = op.Mul(op.Cast(input, to=_FLOAT32), op.Reciprocal(op.Cast(scale, to=_FLOAT32)))
-    return _rounded(scaled, op.Cast(zero_point, to=_FLOAT32), quant_min, quant_max, dtype)
+    return _bounded(op.Add(op.Round(scaled), op.Cast(zero_point, to=_FLOAT32)), quant_min, quant_max, dtype)
+
+
+def _quantize_per_token(
+    input: TensorType, scales: TensorType, zero_points: TensorType, quant_min: int, quant_max: int, dtype: int
+) -> Any:
+    scaled = op.Mul(op.Cast(input, to=_FLOAT32), op.Reciprocal(op.Cast(scales, to=_FLOAT32)))
+    return _bounded(op.Round(op.Add(scaled, op.Cast(zero_points, to=_FLOAT32))), quant_min, quant_max, dtype)
 
 
 def _dequantize_by_tensors(
@@ -91,7 +99,8 @@ def _quantize_per_channel(
 ) -> Any:
     inverse = op.Reciprocal(_along(scales, axis, input))
     zeros = op.Cast(_along(zero_points, axis, input), to=_FLOAT32)
-    return _rounded(op.Mul(op.Cast(input, to=_FLOAT32), inverse), zeros, quant_min, quant_max, dtype)
+    scaled = op.Mul(op.Cast(input, to=_FLOAT32), inverse)
+    return _bounded(op.Add(op.Round(scaled), zeros), quant_min, quant_max, dtype)
 
 
 def _dequantize_per_channel(
@@ -122,7 +131,7 @@ def _quantize_per_group(
     column = op.Constant(value_ints=[-1, 1])
     scaled = op.Mul(parts, op.Reciprocal(op.Reshape(scales, column)))
     zeros = op.Cast(op.Reshape(zero_points, column), to=_FLOAT32)
-    return op.Reshape(_rounded(scaled, zeros, quant_min, quant_max, dtype), op.Shape(input))
+    return op.Reshape(_bounded(op.Round(op.Add(scaled, zeros)), quant_min, quant_max, dtype), op.Shape(input))
 
 
 def _dequantize_per_group(
@@ -149,10 +158,9 @@ def _convert(input: TensorType, dtype: int) -> Any:
 # -- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _rounded(scaled: Any, zeros: Any, quant_min: int, quant_max: int, dtype: int) -> Any:
-    """Return scaled values as integers of a range."""
-    shifted = op.Add(op.Round(scaled), zeros)
-    return op.Cast(op.Clip(shifted, _number(float(quant_min)), _number(float(quant_max))), to=dtype)
+def _bounded(values: Any, quant_min: int, quant_max: int, dtype: int) -> Any:
+    """Return whole numbers as integers of a range."""
+    return op.Cast(op.Clip(values, _number(float(quant_min)), _number(float(quant_max))), to=dtype)
 
 
 def _along(values: Any, axis: int, input: Any) -> Any:

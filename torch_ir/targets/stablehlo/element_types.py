@@ -52,7 +52,7 @@ def tensor_type(shape: Sequence[Dim], dtype: str) -> str:
 
 
 def scalar_text(value: Any, dtype: str) -> str:
-    """Return a number as an element of a dtype, rounded as torch rounds it."""
+    """Return a number as an element of a dtype, rounded as torch rounds it; integers wrap around."""
     if is_complex(dtype):
         value = complex(value)
         parts = (scalar_text(part, REALS[dtype]) for part in (value.real, value.imag))
@@ -60,7 +60,8 @@ def scalar_text(value: Any, dtype: str) -> str:
     if dtype == "bool":
         return number(bool(value))
     if not is_float(dtype):
-        return str(int(value))
+        limits = torch.iinfo(TORCH_DTYPES[dtype])
+        return str((int(value) - limits.min) % (1 << limits.bits) + limits.min)
     rounded = float(torch.tensor(value, dtype=TORCH_DTYPES[dtype]).to(torch.float64))
     if rounded - rounded == 0:
         return number(rounded)

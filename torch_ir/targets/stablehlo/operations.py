@@ -252,6 +252,12 @@ class Builder(Lines):
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
         return self.pointwise("select", condition, yes, no, dtype=yes.dtype)
 
+    def parts(self, value: Value) -> list[Value]:
+        """Return the real and the imaginary parts of complex numbers; other numbers as they are."""
+        if not is_complex(value.dtype):
+            return [value]
+        return [self.emit(part, [value], value.shape, REALS[value.dtype]) for part in ("real", "imag")]
+
     def like(self, value: Value, number: Any) -> Value:
         """Return a number as a tensor of the same shape and dtype."""
         return self.full(number, value.shape, value.dtype)

@@ -13,7 +13,7 @@ from torch_ir.errors import ConversionError
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.stablehlo.element_types import is_float
 from torch_ir.targets.stablehlo.operations import Builder, Kind, Value, integers, is_static
-from torch_ir.targets.stablehlo.rules.elementwise_rules import Made
+from torch_ir.targets.stablehlo.rules.elementwise_rules import Made, only_real
 from torch_ir.targets.stablehlo.rules.rule_table import Rule, add, axes, axis, lowers
 
 _BOUNDS = {"maximum": -1, "minimum": 1}
@@ -68,6 +68,8 @@ def _extremum(name: str, hlo: Builder, made: Made, self: Value, dim: Any = None,
 
 def _truth(name: str, hlo: Builder, made: Made, self: Value, dim: Any = None, **_: Any) -> Value:
     value = hlo.convert(self, "bool")
+    if dim == []:  # unlike for other reductions, no dimension
+        return value
     return _reduced(hlo, made, hlo.reduce(value, axes(dim, len(self.shape)), name, name == "and"))
 
 
@@ -153,7 +155,7 @@ for _short, _long in {"max": "maximum", "min": "minimum"}.items():
 
 def _moments(hlo: Builder, self: Value, dim: Any, correction: Any) -> tuple[Value, Value]:
     """Return variance and mean, without the reduced dimensions."""
-    value, dims = hlo.wide(self), axes(dim, len(self.shape))
+    value, dims = hlo.wide(only_real(self)), axes(dim, len(self.shape))
     count = _count(hlo, value, dims)
     mean = hlo.pointwise("divide", total(hlo, value, dims), count)
     kept = [at for at in range(len(value.shape)) if at not in dims]
