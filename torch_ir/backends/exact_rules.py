@@ -23,23 +23,19 @@ _aten = torch.ops.aten
 
 
 def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *given: Any, **options: Any
 ) -> Any:
     """Return zeros for fully masked queries, where runtimes return a mean of all values, or NaN."""
+    return NotImplemented if attn_mask is None else _attention(query, key, value, attn_mask, *given, **options)
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *given: Any, **options: Any
+) -> Tensor:
+    made: Tensor = _aten.scaled_dot_product_attention.default(query, key, value, attn_mask, *given, **options)
     if attn_mask is None:
-        return NotImplemented
+        return made
     seen = attn_mask if attn_mask.dtype == torch.bool else attn_mask != -torch.inf
-    made = _aten.scaled_dot_product_attention.default(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-    )
     return torch.where(seen.any(-1, keepdim=True), made, 0.0)
 
 
@@ -50,10 +46,7 @@ def ungrouped_attention(
     if not enable_gqa:
         return attention(query, key, value, *given, **options)
     key, value = (_repeated(each, query.shape[-3] // each.shape[-3]) for each in (key, value))
-    made = attention(query, key, value, *given, **options)
-    if made is not NotImplemented:
-        return made
-    return _aten.scaled_dot_product_attention.default(query, key, value, *given, **options)
+    return _attention(query, key, value, *given, **options)
 
 
 def _repeated(heads: Tensor, count: int) -> Tensor:
@@ -221,28 +214,19 @@ def scatter_mean(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str
 # -- indices ----------------------------------------------------------------------------------------------------------
 
 
-def _from_start(index: Tensor, size: int) -> Tensor:
-    return index if index.dtype == torch.bool else torch.where(index < 0, index + size, index)
+def _by_indices(operator: Any) -> Rule:
+    """Return a rule that replaces negative indices; masks stay as they are."""
 
+    def rule(self: Tensor, indices: Sequence[Tensor | None], *args: Any, **options: Any) -> Any:
+        if any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices):
+            return NotImplemented
+        counted = [
+            None if one is None else torch.where(one < 0, one + size, one)
+            for one, size in zip(indices, self.shape, strict=False)
+        ]
+        return operator(self, counted, *args, **options)
 
-def _all_from_start(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-    return [
-        None if index is None else _from_start(index, size) for index, size in zip(indices, self.shape, strict=False)
-    ]
-
-
-def index(self: Tensor, indices: Sequence[Tensor | None]) -> Any:
-    """Replace negative indices; masks stay as they are."""
-    if any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices):
-        return NotImplemented
-    return _aten.index.Tensor(self, _all_from_start(self, indices))
-
-
-def index_put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
-    """Replace negative indices; masks stay as they are."""
-    if any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices):
-        return NotImplemented
-    return _aten.index_put.default(self, _all_from_start(self, indices), values, accumulate)
+    return rule
 
 
 def select(self: Tensor, dim: int, index: int) -> Any:
@@ -331,20 +315,19 @@ BYTES: dict[str, Rule] = {
     f"aten.{name}.Tensor": _unsigned(getattr(_aten, name).Tensor) for name in ("add", "sub", "mul", "div")
 }
 WIDENED: dict[str, Rule] = {
-    "aten.cumsum.default": _widened(_aten.cumsum.default),
-    "aten.cumprod.default": _widened(_aten.cumprod.default),
-    "aten.prod.default": _widened(_aten.prod.default),
-    "aten.prod.dim_int": _widened(_aten.prod.dim_int),
-    "aten.sum.default": _widened(_aten.sum.default),
-    "aten.sum.dim_IntList": _widened(_aten.sum.dim_IntList),
-}
+    str(operator): _widened(operator)
+    for operator in (
+        _aten.cumsum.default, _aten.cumprod.default, _aten.prod.default, _aten.prod.dim_int, _aten.sum.default,
+        _aten.sum.dim_IntList,
+    )
+}  # fmt: skip
 NORMS: dict[str, Rule] = {
     "aten.batch_norm.default": batch_norm,
     "aten._native_batch_norm_legit_functional.default": functional_batch_norm,
 }
 INDICES: dict[str, Rule] = {
-    "aten.index.Tensor": index,
-    "aten.index_put.default": index_put,
+    "aten.index.Tensor": _by_indices(_aten.index.Tensor),
+    "aten.index_put.default": _by_indices(_aten.index_put.default),
     "aten.select.int": select,
     "aten.select_scatter.default": select_scatter,
     "aten.slice_scatter.default": slice_scatter,

@@ -7,11 +7,11 @@ Every rule is bit-exact for the dtypes it accepts; where torch computes two form
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.graph.operator_sets import FLOATS
+from torch_ir.passes.clamp_bounds import bounds_of
 from torch_ir.rewrite import Builder, op, rule
 from torch_ir.rewrite.builder import arguments_of
 from torch_ir.rewrite.pattern import either_order
@@ -26,12 +26,7 @@ _NUMBERS = {
     **{f"aten.{name}.Scalar": ("other",) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     "aten.clamp.default": ("min", "max"),
 }
-_BOUNDS: Mapping[str, Callable[[OpNode], tuple[Any, Any]]] = {
-    "aten.clamp_min.default": lambda node: (node["min"], None),
-    "aten.clamp_max.default": lambda node: (None, node["max"]),
-    "aten.hardtanh.default": lambda node: (node["min_val"], node["max_val"]),
-    "aten.relu6.default": lambda node: (0.0, 6.0),
-}
+_OTHER_CLAMPS = tuple(f"aten.{name}.default" for name in ("clamp_min", "clamp_max", "hardtanh", "relu6"))
 
 
 def is_number(value: Any) -> bool:
@@ -144,11 +139,13 @@ def power(g: Builder, node: OpNode, x: TensorMeta, exponent: Any) -> Any:
     return g.like(node, exponent=int(exponent)) if is_whole else None
 
 
-@rule(op(*_BOUNDS, self="x"))
+@rule(op(*_OTHER_CLAMPS, self="x"))
 def bound(g: Builder, node: OpNode, x: TensorMeta) -> Any:
     """clamp_min(x, 0.5)  ->  clamp(x, 0.5, None);  hardtanh(x, 0.0, 6.0), relu6(x)  ->  clamp(x, 0.0, 6.0)"""
-    low, high = _BOUNDS[node.op_type](node)
-    return g.op("aten.clamp.default", self=x, min=low, max=high) if x.dtype in FLOATS else None
+    bounds = bounds_of(node)
+    if bounds is None or x.dtype not in FLOATS:
+        return None
+    return g.op("aten.clamp.default", self=x, min=bounds[0], max=bounds[1])
 
 
 @rule(op("aten.clamp.default", "aten.clamp_min.default", self="x", min="low"))

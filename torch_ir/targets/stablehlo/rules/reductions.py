@@ -166,20 +166,18 @@ def _moments(hlo: Builder, self: Value, dim: Any, correction: Any) -> tuple[Valu
     return hlo.pointwise("divide", squares, degrees), mean
 
 
-@lowers("aten.var.correction", "aten.var.dim", "aten.var.default")
-def variance(
-    hlo: Builder, made: Made, self: Value, dim: Any = None, correction: Any = None, unbiased: bool = True, **_: Any
-) -> Value:
-    wanted = correction if correction is not None else int(unbiased)
-    return _reduced(hlo, made, _moments(hlo, self, dim, wanted)[0])
+def _spread(
+    is_root: bool, hlo: Builder, made: Made, self: Value, dim: Any = None, correction: Any = None,
+    unbiased: bool = True, **_: Any,
+) -> Value:  # fmt: skip
+    """Return the variance, or its root."""
+    variance = _moments(hlo, self, dim, int(unbiased) if correction is None else correction)[0]
+    return _reduced(hlo, made, hlo.pointwise("sqrt", variance) if is_root else variance)
 
 
-@lowers("aten.std.correction", "aten.std.dim", "aten.std.default")
-def deviation(
-    hlo: Builder, made: Made, self: Value, dim: Any = None, correction: Any = None, unbiased: bool = True, **_: Any
-) -> Value:
-    wanted = correction if correction is not None else int(unbiased)
-    return _reduced(hlo, made, hlo.pointwise("sqrt", _moments(hlo, self, dim, wanted)[0]))
+for _overload in ("correction", "dim", "default"):
+    add(f"aten.var.{_overload}", partial(_spread, False))
+    add(f"aten.std.{_overload}", partial(_spread, True))
 
 
 @lowers("aten.var_mean.correction")
