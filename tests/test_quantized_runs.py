@@ -126,3 +126,43 @@ def test_ties_are_rounded_with_the_zero_point_of_their_token() -> None:
     inputs = (x, torch.ones(2, 1), torch.tensor([[1], [2]], dtype=torch.int32))
     compiled = torch_ir.compile(ir, {}, backend="onnxruntime", level=None, verify=False)
     assert torch.equal(compiled(*inputs), IRExecutor(ir, {})(*inputs))
+
+
+class Queries(nn.Module):
+    """A layer whose input is a parameter, or a buffer that every run changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.randn(3, 16))
+        self.register_buffer("state", torch.ones(3, 16))
+        self.one, self.other, self.last = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = self.last(self.state)
+        self.state.mul_(2)
+        return self.one(self.queries) @ self.other(x).T + before.sum()
+
+
+def test_weights_that_layers_read_as_inputs_are_observed() -> None:
+    """The range is that of the parameter, and of the values that a buffer has before each run and after the last."""
+    model = Queries().eval()
+    inputs = [(torch.randn(5, 16),) for _ in range(2)]
+    ir = torch_ir.extract_ir(model, inputs[0], strict=False)
+    ranges = torch_ir.observe_ranges(ir, model, inputs)
+    assert ranges["one"] == (model.queries.min().item(), model.queries.max().item())
+    assert ranges["last"] == (1.0, 4.0)
+    quantized, _ = torch_ir.quantize(ir, "w8a8", ranges=ranges)
+    assert torch_ir.movement(ir, quantized, model, inputs).sqnr > 30  # both graphs keep the buffer
+
+
+@pytest.mark.parametrize("pair", [(1.0, -1.0), (float("-inf"), 1.0), (0.0, float("nan"))])
+def test_a_range_that_is_none_is_refused(pair: tuple[float, float]) -> None:
+    ir = torch_ir.extract_ir(nn.Sequential(nn.Linear(4, 4)).eval(), (torch.randn(2, 4),), strict=False)
+    with pytest.raises(torch_ir.QuantizationError, match="the range of '0' must be two numbers"):
+        torch_ir.quantize(ir, "w8a8", ranges={"0": pair})
+
+
+def test_inputs_without_elements_have_no_range() -> None:
+    ir = torch_ir.extract_ir(nn.Sequential(nn.Linear(4, 4)).eval(), (torch.randn(0, 4),), strict=False)
+    with pytest.raises(torch_ir.QuantizationError, match="the input of '0' has no elements in any of 1 inputs"):
+        torch_ir.observe_ranges(ir, {"0.weight": torch.ones(4, 4), "0.bias": torch.ones(4)}, [(torch.randn(0, 4),)])

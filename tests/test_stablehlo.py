@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
 
 import catalogue
 from tests.graphs import tensor, weight
@@ -122,6 +123,15 @@ def test_open_sizes_are_dynamic_dimensions() -> None:
     parsed(text)
     for said in ("%x: tensor<?x2xf32>", "get_dimension_size", "dynamic_reshape", "dynamic_iota"):
         assert said in text
+
+
+def test_fractions_of_open_sizes_are_converted() -> None:
+    """`x * (n / 2)` and a tensor filled with it: the number is a float64 scalar, converted to the dtype of the result."""
+    forward = module(lambda self, x: (x / (x.shape[0] - 0.5), torch.full((2,), x.shape[0] * 1.5)))
+    ir = extract_ir(forward, (torch.randn(7, 2),), dynamic_shapes={"x": {0: Dim("n", min=2)}}, strict=False)
+    text = to_stablehlo(ir).text
+    parsed(text)
+    assert "tensor<f64>) -> (tensor<f32>)" in text
 
 
 def test_unsupported_operators_are_ranked(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ class Builder(Lines):
     # -- sizes ----------------------------------------------------------------------------------------------------
 
     def size(self, dim: Dim) -> Value:
-        """Return a size as a scalar of type i64."""
+        """Return a size as a scalar of type i64, or of type f64 if it is a fraction."""
         raise NotImplementedError
 
     def sizes_of(self, dims: Sequence[Dim]) -> Value:
