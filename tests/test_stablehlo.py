@@ -126,7 +126,7 @@ def test_open_sizes_are_dynamic_dimensions() -> None:
 
 
 def test_fractions_of_open_sizes_are_converted() -> None:
-    """`x * (n / 2)` and a tensor filled with it: the number is a float64 scalar, converted to the dtype of the result."""
+    """`x / (n - 0.5)` and a tensor filled with a fraction of n: a float64 scalar, converted to the result's dtype."""
     forward = module(lambda self, x: (x / (x.shape[0] - 0.5), torch.full((2,), x.shape[0] * 1.5)))
     ir = extract_ir(forward, (torch.randn(7, 2),), dynamic_shapes={"x": {0: Dim("n", min=2)}}, strict=False)
     text = to_stablehlo(ir).text

@@ -12,7 +12,7 @@ from torch import nn
 
 from torch_ir.errors import ConversionError
 from torch_ir.escaping import in_python
-from torch_ir.ir import IR, Branch, Dtype, Param, Slot, TensorData, TensorMeta
+from torch_ir.ir import IR, Branch, Dtype, Slot, TensorData, TensorMeta
 from torch_ir.ir.files.side_file import SideFile
 from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ir.regroup.functions import calls_by_function
@@ -185,12 +185,12 @@ class _Source:
         param = tensor.param
         assert param is not None  # guaranteed by `check`
         hold(nn.Module(), param, torch.empty(0, device="meta"))  # raises for invalid keys
-        arguments = ["self", self._made(tensor, param), *map(literal, param.keys)]
+        arguments = ["self", self._made(tensor), *map(literal, param.keys)]
         if param.kind == "parameter":
             return call("parameter", arguments, _STEP * 2)
         return call("buffer", [*arguments, *([] if param.kind == "buffer" else ["persistent=False"])], _STEP * 2)
 
-    def _made(self, tensor: TensorMeta, param: Param) -> str:
+    def _made(self, tensor: TensorMeta) -> str:
         if tensor in self.constants:
             made = self._constant(self.constants[tensor])
             strides = None if tensor.stride is None else (tensor.shape, tensor.stride)
