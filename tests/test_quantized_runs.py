@@ -14,6 +14,7 @@ from torch_ir import IRExecutor, QuantizationError, choose_recipe, movement, obs
 from torch_ir.analysis import split_prologue
 from torch_ir.analysis.dependencies.over_weights import over_weights
 from torch_ir.draw.scene import build_scene
+from torch_ir.passes.decompose.quantized_rules import QUANTIZED
 
 
 def test_float_weights_are_let_go() -> None:
@@ -166,3 +167,22 @@ def test_inputs_without_elements_have_no_range() -> None:
     ir = torch_ir.extract_ir(nn.Sequential(nn.Linear(4, 4)).eval(), (torch.randn(0, 4),), strict=False)
     with pytest.raises(torch_ir.QuantizationError, match="the input of '0' has no elements in any of 1 inputs"):
         torch_ir.observe_ranges(ir, {"0.weight": torch.ones(4, 4), "0.bias": torch.ones(4)}, [(torch.randn(0, 4),)])
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_rules_of_quantised_operators_are_those_of_torch(axis: int) -> None:
+    """Each rule returns the bits of the operator, with odd zero points and values in the middle of two integers."""
+    x = torch.arange(-12, 12).reshape(4, 6) / 2
+    limits, count = (-8, 7, torch.int8), x.shape[axis]
+    scales, zeros = torch.tensor([1.0, 0.5, 0.25, 2.0, 1.0, 0.5]), torch.tensor([1, 2, 3, 0, -1, 5], dtype=torch.int32)
+    calls = {
+        "quantize_per_channel.default": (x, scales[:count], zeros[:count], axis, *limits),
+        "dequantize_per_channel.default": (x.to(torch.int8), scales[:count], zeros[:count], axis, *limits),
+        "quantize_per_token.default": (x, scales[:4, None], zeros[:4, None], *limits),
+        "quantize_per_channel_group.default": (x, scales.repeat(2)[:8], zeros.repeat(2)[:8], *limits, 3),
+        "quantize_per_tensor.tensor": (x, scales[2], zeros[2].long(), *limits),
+    }
+    for name, arguments in calls.items():
+        packet, overload = name.split(".")
+        operator = getattr(getattr(torch.ops.quantized_decomposed, packet), overload)
+        assert torch.equal(QUANTIZED[f"quantized_decomposed.{name}"](*arguments), operator(*arguments)), name

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_ir.backends.quantized_rules import QUANTIZED
+from torch_ir.passes.decompose.quantized_rules import QUANTIZED
 from torch_ir.passes.decompose.rewriting import Rule
 from torch_ir.targets.stablehlo.torch_rules import log_sigmoid
 

@@ -22,7 +22,7 @@ class Watchdog:
         self._seen: dict[OpNode, tuple[object, ...]] = {node: _parts(node) for node in ir.nodes}
         self._bodies = {name: Watchdog(body) for name, body in ir.functions.items()}
 
-    def look(self, name: str) -> None:
+    def check(self, name: str) -> None:
         """Raise GraphError if the pass of that name broke the graph; record changed strides in the graph.
 
         Of a large graph only the changed part is checked; `optimize` checks the whole at the end.

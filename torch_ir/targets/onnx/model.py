@@ -15,6 +15,8 @@ from torch_ir.ir import IR, TensorMeta
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.passes.decompose.quantized_rules import QUANTIZED
+from torch_ir.passes.decompose.rewriting import rewritten
 from torch_ir.targets.node_summary import describe
 from torch_ir.targets.onnx.call_nodes import graph_with_calls, shape_of
 from torch_ir.targets.onnx.function_writer import FunctionWriter
@@ -24,13 +26,15 @@ from torch_ir.targets.onnx.value_names import name_values
 from torch_ir.targets.standalone_functions import ConvertedFunctions, with_functions
 
 _KEYS = "torch_ir.keys"  # of an initialiser without a value: its state-dict keys, as JSON
+_LINEAR = "quantized_decomposed.dequantize_per_channel.default"  # it becomes DequantizeLinear
+_ARITHMETIC = {name: rule for name, rule in QUANTIZED.items() if name != _LINEAR}
 _NOWHERE = "weights-that-are-not-bound-yet"  # a file name that a runtime reports as missing
 
 
 def onnx_model(ir: IR, opset: int, functions: str = "none") -> onnx_ir.Model:
     """Convert a graph, with each weight as an initialiser under its first key; only constants have values."""
     _refuse_places_in_storages(ir)
-    ir = with_separate_biases(with_functions(ir, functions))
+    ir = rewritten(with_separate_biases(with_functions(ir, functions)), _ARITHMETIC)
     write = FunctionWriter(opset)
     made = ConvertedFunctions(write, set())
     called = made.called_by(ir)
