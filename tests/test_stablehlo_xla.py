@@ -154,7 +154,7 @@ def _wrong(dtype: str, every: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [*DTYPES, "complex64"])
 def test_operators_on_odd_values(dtype: str) -> None:
     """Every eighth operator of torch's database, on drawn and adversarial values."""
     assert _wrong(dtype, 8) == []
