@@ -213,6 +213,17 @@ def test_a_sum_with_a_negation_is_a_difference() -> None:
     """)
 
 
+@pytest.mark.parametrize("call", ["aten.add.Tensor(1.0, z)", "aten.add.Tensor(neg, z)", "aten.add.Tensor(neg, 1.0)"])
+def test_a_sum_of_complex_numbers_keeps_its_order(call: str) -> None:
+    """Infinite parts of the second operand become NaN."""
+    ir = small("z: complex64[3], y: complex64[3]", neg="aten.neg.default(y)", add=call)
+    after = optimized(ir, ["canonicalize"], exact=True)
+    assert text(after) == text(ir)
+    z = torch.tensor([complex(float("inf"), 1.0), complex(0.0, -float("inf")), 1 + 2j])
+    wanted, made = (IRExecutor(graph, {})(z, z) for graph in (ir, after))
+    assert torch.equal(torch.view_as_real(wanted).isnan(), torch.view_as_real(made).isnan())
+
+
 def test_a_negation_with_a_factor_stays() -> None:
     """add(x, neg(y), alpha=2) has more than a sign."""
     ir = small("x: float32[3]", neg="aten.neg.default(x)", add="aten.add.Tensor(x, neg, alpha=2)")

@@ -34,6 +34,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def is_complex(tensor: TensorMeta) -> bool:
+    """Whether a tensor is complex: infinite parts of the second operand of a sum then become NaN, by factor alpha."""
+    return tensor.dtype.startswith("complex")
+
+
 def _is_bool(value: Any) -> bool:
     return value.dtype == "bool" if isinstance(value, TensorMeta) else isinstance(value, bool)
 
@@ -54,6 +59,8 @@ def true_division(g: Builder, node: OpNode, x: Any, y: Any) -> Any:
 def number_last(g: Builder, node: OpNode, number: Any, x: Any) -> Any:
     """mul(2, x)  ->  mul(x, 2);  sub(2, x)  ->  rsub(x, 2)"""
     if not is_number(number) or not isinstance(x, TensorMeta) or node.attrs.get("alpha", 1) != 1:
+        return None
+    if node.op_type == _ADD and is_complex(node.output):
         return None
     return g.op("aten.rsub.Scalar" if node.op_type == _SUB else node.op_type, self=x, other=number)
 
@@ -95,7 +102,7 @@ def added_negation(g: Builder, node: OpNode, x: Any, y: TensorMeta) -> Any:
     """add(x, neg(y))  ->  sub(x, y);  add(neg(y), 2.0)  ->  rsub(y, 2.0)"""
     if _is_bool(x):
         return "torch does not subtract from bools"
-    if not _negates_alike(y, node.output):
+    if not _negates_alike(y, node.output) or is_complex(node.output):
         return None
     return g.op(_SUB, self=x, other=y) if isinstance(x, TensorMeta) else g.op("aten.rsub.Scalar", self=y, other=x)
 

@@ -100,7 +100,8 @@ def activation_of(node: OpNode) -> Activation | None:
         return "gelu", [], node["approximate"]
     if name in ("silu", "leaky_relu"):
         return ("swish", [], "") if name == "silu" else ("leaky_relu", [float(node["negative_slope"])], "")
-    low, high = bounds_of(node) or (None, None)
+    bounds: tuple[Any, Any] = bounds_of(node) or (None, None)
+    low, high = bounds
     if low == 0 and high is None:
         return "relu", [], ""
     are_numbers = all(isinstance(bound, (int, float)) for bound in (low, high))
