@@ -150,8 +150,10 @@ def test_every_spelling_of_a_layer_norm(name: str) -> None:
         ),
         (lambda x: centred(x) / torch.sqrt(variance(x.exp()) + 1e-5), torch.float32),
         (
-            lambda x: torch.sub(x, x.mean(-1, keepdim=True), alpha=2)
-            / torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + 1e-5),
+            lambda x: (
+                torch.sub(x, x.mean(-1, keepdim=True), alpha=2)
+                / torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + 1e-5)
+            ),
             torch.float32,
         ),
     ],
