@@ -28,6 +28,11 @@ def twisted(ir: IR, place: str, kind: str, draw: random.Random) -> IR | None:
     node = next((node for node in copy.nodes if node.name == place), None)
     if node is None or not TWISTS[kind](copy, node, draw):
         return None
+    for tensor in node.outputs:  # the stored graph may not return them, and then no difference would show
+        copy.graph_outputs = [
+            *copy.graph_outputs,
+            _added(copy, "aten.flip.default", [tensor], {"dims": []}, len(copy.nodes)),
+        ]
     try:
         _retype(copy)
         made = rebuilt(copy, copy.nodes, copy.graph_outputs).check()
@@ -155,6 +160,37 @@ def nothing_to_compute_on(ir: IR, node: OpNode, draw: random.Random) -> bool:
     return True
 
 
+@_twist
+def other_factor(ir: IR, node: OpNode, draw: random.Random) -> bool:
+    """A sum or difference right before the node, or the node itself, has a factor."""
+    found = [one for one in _near(node) if one.attrs.get("alpha") == 1]
+    for one in draw.sample(found, min(1, len(found))):
+        one.attrs["alpha"] = 2
+    return bool(found)
+
+
+@_twist
+def scaled_before(ir: IR, node: OpNode, draw: random.Random) -> bool:
+    """An input of one of the nodes before is multiplied by a number."""
+    one = draw.choice(_upstream(node, 4))
+    found = _some(one.inputs, draw, lambda tensor: tensor.dtype in _FLOATS and tensor.producer is not None)
+    for tensor in found:
+        _redirect(one, tensor, _added(ir, "aten.mul.Tensor", [tensor], {"other": 0.5}, ir.nodes.index(one)))
+    return bool(found)
+
+
+@_twist
+def small_integers_before(ir: IR, node: OpNode, draw: random.Random) -> bool:
+    """The nodes right before compute in uint8, where numbers wrap around, and the node itself in int64."""
+    makers = _makers(node)
+    for one, dtype in ((node, "int64"), *((maker, "uint8") for maker in dict.fromkeys(makers))):
+        for tensor in dict.fromkeys(one.inputs):
+            if tensor.producer not in makers and tensor.dtype != "bool":
+                made = _added(ir, "aten.to.dtype", [tensor], {"dtype": Dtype(dtype)}, ir.nodes.index(one))
+                _redirect(one, tensor, made)
+    return bool(makers)
+
+
 # -- how --------------------------------------------------------------------------------------------------------------
 
 
@@ -170,6 +206,14 @@ def _makers(node: OpNode) -> list[OpNode]:
 
 def _near(node: OpNode) -> list[OpNode]:
     return list(dict.fromkeys((node, *_makers(node))))
+
+
+def _upstream(node: OpNode, depth: int) -> list[OpNode]:
+    """The node and those before it, up to a number of steps."""
+    found = {node: None}
+    for _ in range(depth):
+        found.update(dict.fromkeys(maker for one in found for maker in _makers(one)))
+    return list(found)
 
 
 def _read(ir: IR, tensor: TensorMeta) -> bool:

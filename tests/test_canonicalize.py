@@ -166,6 +166,7 @@ DECLINED = [
     "aten.add.Tensor(i, 2)",
     "aten.sub.Tensor(u, 2)",  # -2 is none of its numbers
     "aten.sum.dim_IntList(x, [0, 1], True)",
+    "aten.add.Tensor(x, True, alpha=-1)",  # torch does not subtract bools
 ]
 INPUTS = "x: float32[4, 6], y: float32[4, 6], z: float32[3, 4, 6], i: int64[4, 6], u: uint8[4, 6]"
 
@@ -212,9 +213,33 @@ def test_a_sum_with_a_negation_is_a_difference() -> None:
     """)
 
 
+@pytest.mark.parametrize("call", ["aten.add.Tensor(1.0, z)", "aten.add.Tensor(neg, z)", "aten.add.Tensor(neg, 1.0)"])
+def test_a_sum_of_complex_numbers_keeps_its_order(call: str) -> None:
+    """Infinite parts of the second operand become NaN."""
+    ir = small("z: complex64[3], y: complex64[3]", neg="aten.neg.default(y)", add=call)
+    after = optimized(ir, ["canonicalize"], exact=True)
+    assert text(after) == text(ir)
+    z = torch.tensor([complex(float("inf"), 1.0), complex(0.0, -float("inf")), 1 + 2j])
+    wanted, made = (IRExecutor(graph, {})(z, z) for graph in (ir, after))
+    assert torch.equal(torch.view_as_real(wanted).isnan(), torch.view_as_real(made).isnan())
+
+
 def test_a_negation_with_a_factor_stays() -> None:
     """add(x, neg(y), alpha=2) has more than a sign."""
     ir = small("x: float32[3]", neg="aten.neg.default(x)", add="aten.add.Tensor(x, neg, alpha=2)")
+    assert text(optimized(ir, ["canonicalize"], exact=True)) == text(ir)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_a_negation_in_a_smaller_integer_dtype_stays(dtype: str) -> None:
+    """neg(3: uint8) is 253 and neg(-128: int8) is -128, also after the conversion to int64."""
+    ir = small(
+        f"x: int64[3], y: {dtype}[3]",
+        ["add", "sub"],
+        neg="aten.neg.default(y)",
+        add="aten.add.Tensor(x, neg)",
+        sub="aten.sub.Tensor(x, neg)",
+    )
     assert text(optimized(ir, ["canonicalize"], exact=True)) == text(ir)
 
 

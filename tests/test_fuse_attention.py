@@ -76,6 +76,15 @@ def test_batches_of_matrices() -> None:
     assert operator(optimized(ir, STEPS))["scale"] == 0.3
 
 
+def test_a_scaled_sum_of_scores_and_a_mask_stays() -> None:
+    """(mask + q k) * 0.3 scales the mask too, unlike the operator."""
+    ir = captured(
+        lambda q, k, v: torch.bmm((torch.baddbmm(torch.eye(6).expand(4, 6, 6), q, k.mT) * 0.3).softmax(-1), v),
+        *((4, 6, 8),) * 3,
+    )
+    assert all(node.op_type != SDPA for node in optimized(ir, STEPS).nodes)
+
+
 def test_what_it_stands_for_is_told() -> None:
     """The captured nodes from the product of queries and keys on are its origins."""
     ir = captured(SPELLINGS["factor"], *QKV)

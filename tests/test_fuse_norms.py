@@ -149,13 +149,28 @@ def test_every_spelling_of_a_layer_norm(name: str) -> None:
             torch.float32,
         ),
         (lambda x: centred(x) / torch.sqrt(variance(x.exp()) + 1e-5), torch.float32),
+        (
+            lambda x: (
+                torch.sub(x, x.mean(-1, keepdim=True), alpha=2)
+                / torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + 1e-5)
+            ),
+            torch.float32,
+        ),
     ],
-    ids=["bfloat16", "sample variance", "eps outside", "first dimension", "variance of another"],
+    ids=["bfloat16", "sample variance", "eps outside", "first dimension", "variance of another", "twice the mean"],
 )
 def test_what_is_no_layer_norm_stays(function: Callable[..., Any], dtype: torch.dtype) -> None:
     """Another variance, another place of eps, other dimensions, or a dtype in which the operator rounds otherwise."""
     ir = captured(function, (4, 8), dtype=dtype)
     assert "aten.layer_norm.default" not in kinds(optimized(ir, [*CLEAN, "layer-norms"]))
+
+
+def test_the_producer_of_the_input_is_not_an_origin() -> None:
+    """The norm replaces the variance, but not the node that computes its input."""
+    ir = captured(lambda x, w, b: LAYER["var"](x.relu(), w, b), (4, 8), (8,), (8,))
+    after = optimized(ir, [*CLEAN, "layer-norms", "dead-code"])
+    assert kinds(after) == ["aten.relu.default", "aten.layer_norm.default"]
+    assert {"relu"}.isdisjoint(after.nodes[1].origins)
 
 
 def test_the_dtype_is_told() -> None:

@@ -308,11 +308,12 @@ def test_two_bounds_are_one(first: str, second: str, left: str) -> None:
 
 
 def test_bounds_that_stay_two() -> None:
-    """Another reader, bounds the wrong way round, or a dtype in between."""
+    """Another reader, bounds the wrong way round, a dtype in between, or a zero whose sign depends on the order."""
     read = small("x: float32[4]", ["a", "b"], a="aten.relu.default(x)", b="aten.clamp_max.default(a, 5)")
     crossed = small("x: float32[4]", a="aten.clamp.default(x, 3, 1)", b="aten.clamp_max.default(a, 5)")
     promoted = small("x: int64[4]", a="aten.relu.default(x)", b="aten.clamp_max.default(a, 2.5)")
-    for ir in (read, crossed, promoted):
+    zero = small("x: float32[64]", a="aten.clamp_max.default(x, -2)", b="aten.clamp.default(a, 0.0, 0.5)")
+    for ir in (read, crossed, promoted, zero):
         assert len(optimized(ir, ["identities"], exact=True).nodes) == 2
 
 

@@ -147,6 +147,23 @@ def test_a_pass_that_makes_a_node_lie_is_found() -> None:
         optimize(mlp(), passes=[careless])
 
 
+def test_attributes_that_a_pass_edits_in_place_are_checked() -> None:
+    """The recorded shape must be that of the operator with its new attributes, also of an item in a list."""
+    ir = small("x: float32[2, 3]", s="aten.sum.dim_IntList(x, [1], False)", r="aten.relu.default(s)")
+
+    def keeping(graph: IR) -> int:
+        graph.node("s").attrs["keepdim"] = True
+        return 1
+
+    def turning(graph: IR) -> int:
+        graph.node("s").attrs["dim"][0] = 0
+        return 1
+
+    for step in (keeping, turning):
+        with pytest.raises(GraphError, match=f"pass '{step.__name__}' broke the graph: .* returns .*, but the graph"):
+            optimize(ir, passes=[step])
+
+
 def test_a_pass_that_computes_something_else_is_found_by_running() -> None:
     """The graph is valid, but the results differ."""
 

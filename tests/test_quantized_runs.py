@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 import torch_ir
+from tests.rewriting import small
 from torch_ir import IRExecutor, QuantizationError, choose_recipe, movement, observe_ranges, quantize, sensitivity
 from torch_ir.analysis import split_prologue
 from torch_ir.analysis.dependencies.over_weights import over_weights
 from torch_ir.draw.scene import build_scene
+from torch_ir.passes.decompose.quantized_rules import QUANTIZED
 
 
 def test_float_weights_are_let_go() -> None:
@@ -114,3 +116,73 @@ def test_matrices_of_a_large_vocabulary_are_packed() -> None:
     ir = torch_ir.extract_ir(model, (torch.empty(1, 4, device="meta"),))
     _, report = quantize(ir, "int4")
     assert report.bytes_after == 40_000 * (2 + 4 + 4)  # of each row: values, scale and zero point
+
+
+def test_ties_are_rounded_with_the_zero_point_of_their_token() -> None:
+    """Torch adds zero points before rounding here, so that 0.5 + 1 becomes 2, as in ONNX Runtime."""
+    pytest.importorskip("onnxruntime", reason="torch-ir[onnx] is not installed")
+    quantize_rows = "quantized_decomposed.quantize_per_token.default(x, s, z, 0, 255, Dtype('uint8'))"
+    ir = small("x: float32[2, 4], s: float32[2, 1], z: int32[2, 1]", q=quantize_rows)
+    x = torch.tensor([0.5, 1.5, 2.5, -0.5]).expand(2, 4).contiguous()
+    inputs = (x, torch.ones(2, 1), torch.tensor([[1], [2]], dtype=torch.int32))
+    compiled = torch_ir.compile(ir, {}, backend="onnxruntime", level=None, verify=False)
+    assert torch.equal(compiled(*inputs), IRExecutor(ir, {})(*inputs))
+
+
+class Queries(nn.Module):
+    """A layer whose input is a parameter, or a buffer that every run changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.randn(3, 16))
+        self.register_buffer("state", torch.ones(3, 16))
+        self.one, self.other, self.last = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = self.last(self.state)
+        self.state.mul_(2)
+        return self.one(self.queries) @ self.other(x).T + before.sum()
+
+
+def test_weights_that_layers_read_as_inputs_are_observed() -> None:
+    """The range is that of the parameter, and of the values that a buffer has before each run and after the last."""
+    model = Queries().eval()
+    inputs = [(torch.randn(5, 16),) for _ in range(2)]
+    ir = torch_ir.extract_ir(model, inputs[0], strict=False)
+    ranges = torch_ir.observe_ranges(ir, model, inputs)
+    assert ranges["one"] == (model.queries.min().item(), model.queries.max().item())
+    assert ranges["last"] == (1.0, 4.0)
+    quantized, _ = torch_ir.quantize(ir, "w8a8", ranges=ranges)
+    assert torch_ir.movement(ir, quantized, model, inputs).sqnr > 30  # both graphs keep the buffer
+
+
+@pytest.mark.parametrize("pair", [(1.0, -1.0), (float("-inf"), 1.0), (0.0, float("nan"))])
+def test_a_range_that_is_none_is_refused(pair: tuple[float, float]) -> None:
+    ir = torch_ir.extract_ir(nn.Sequential(nn.Linear(4, 4)).eval(), (torch.randn(2, 4),), strict=False)
+    with pytest.raises(torch_ir.QuantizationError, match="the range of '0' must be two numbers"):
+        torch_ir.quantize(ir, "w8a8", ranges={"0": pair})
+
+
+def test_inputs_without_elements_have_no_range() -> None:
+    ir = torch_ir.extract_ir(nn.Sequential(nn.Linear(4, 4)).eval(), (torch.randn(0, 4),), strict=False)
+    with pytest.raises(torch_ir.QuantizationError, match="the input of '0' has no elements in any of 1 inputs"):
+        torch_ir.observe_ranges(ir, {"0.weight": torch.ones(4, 4), "0.bias": torch.ones(4)}, [(torch.randn(0, 4),)])
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_rules_of_quantised_operators_are_those_of_torch(axis: int) -> None:
+    """Each rule returns the bits of the operator, with odd zero points and values in the middle of two integers."""
+    x = torch.arange(-12, 12).reshape(4, 6) / 2
+    limits, count = (-8, 7, torch.int8), x.shape[axis]
+    scales, zeros = torch.tensor([1.0, 0.5, 0.25, 2.0, 1.0, 0.5]), torch.tensor([1, 2, 3, 0, -1, 5], dtype=torch.int32)
+    calls = {
+        "quantize_per_channel.default": (x, scales[:count], zeros[:count], axis, *limits),
+        "dequantize_per_channel.default": (x.to(torch.int8), scales[:count], zeros[:count], axis, *limits),
+        "quantize_per_token.default": (x, scales[:4, None], zeros[:4, None], *limits),
+        "quantize_per_channel_group.default": (x, scales.repeat(2)[:8], zeros.repeat(2)[:8], *limits, 3),
+        "quantize_per_tensor.tensor": (x, scales[2], zeros[2].long(), *limits),
+    }
+    for name, arguments in calls.items():
+        packet, overload = name.split(".")
+        operator = getattr(getattr(torch.ops.quantized_decomposed, packet), overload)
+        assert torch.equal(QUANTIZED[f"quantized_decomposed.{name}"](*arguments), operator(*arguments)), name

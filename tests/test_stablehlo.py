@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
 
 import catalogue
 from tests.graphs import tensor, weight
@@ -19,6 +20,7 @@ from torch_ir.errors import UnsupportedOperatorsError
 from torch_ir.ops.schema import arguments, find_operator
 from torch_ir.targets.stablehlo.element_types import scalar_text
 from torch_ir.targets.stablehlo.rules import RULES
+from torch_ir.targets.stablehlo.torch_rules import histc
 
 SAMPLE = random.Random(0).sample([entry.name for entry in catalogue.entries()], 8)
 
@@ -123,6 +125,15 @@ def test_open_sizes_are_dynamic_dimensions() -> None:
         assert said in text
 
 
+def test_fractions_of_open_sizes_are_converted() -> None:
+    """`x / (n - 0.5)` and a tensor filled with a fraction of n: a float64 scalar, converted to the result's dtype."""
+    forward = module(lambda self, x: (x / (x.shape[0] - 0.5), torch.full((2,), x.shape[0] * 1.5)))
+    ir = extract_ir(forward, (torch.randn(7, 2),), dynamic_shapes={"x": {0: Dim("n", min=2)}}, strict=False)
+    text = to_stablehlo(ir).text
+    parsed(text)
+    assert "tensor<f64>) -> (tensor<f32>)" in text
+
+
 def test_unsupported_operators_are_ranked(tmp_path: Path) -> None:
     """All are listed with shapes and reasons, those with most nodes first, and no file is written."""
 
@@ -147,6 +158,26 @@ def test_random_numbers_are_refused_if_they_are_used() -> None:
     assert "rand" not in to_stablehlo(unused).text
 
 
+@pytest.mark.parametrize(
+    "function",
+    [torch.log2, torch.asin, torch.atan, torch.sinh, torch.acosh, torch.exp2, torch.var, torch.std],
+    ids=lambda function: function.__name__,
+)
+def test_complex_numbers_without_a_rule_are_refused(function: Any) -> None:
+    """Instead of the function of their real parts."""
+    ir = captured(module(lambda self, x: function(x)), torch.randn(3, dtype=torch.complex64))
+    with pytest.raises(UnsupportedOperatorsError, match="no rule for complex numbers"):
+        to_stablehlo(ir)
+
+
+def test_bins_of_a_histogram_are_those_of_torch() -> None:
+    """Also of values at the edges of bins."""
+    for bins, least, most in ((10, 0.0, 3.0), (7, -1.0, 2.0), (100, 0.0, 0.7)):
+        edges = torch.linspace(least, most, bins + 1)
+        values = torch.cat([edges, edges.nextafter(torch.tensor(9.0)), edges.nextafter(torch.tensor(-9.0))])
+        assert torch.equal(histc(values, bins, least, most), torch.histc(values, bins, least, most))
+
+
 def test_every_rule_takes_the_arguments_of_its_operator() -> None:
     mistakes = []
     for op_type, rule in RULES.items():
@@ -165,6 +196,7 @@ def test_every_rule_takes_the_arguments_of_its_operator() -> None:
         (0.1, "float32", "0.10000000149011612"), (float("inf"), "float32", "0x7F800000"), (True, "bool", "true"),
         (float("-inf"), "bfloat16", "0xFF80"), (float("-inf"), "float16", "0xFC00"), (2.9, "int64", "2"),
         (float("nan"), "float64", "0x7FF8000000000000"), (-0.0, "float32", "-0.0"), (1j, "complex64", "(0.0, 1.0)"),
+        (300, "int8", "44"), (-1, "uint8", "255"), (-129, "int8", "127"), (-1, "int64", "-1"), (255, "uint8", "255"),
     ],
 )  # fmt: skip
 def test_numbers_are_rounded_to_their_dtype(value: Any, dtype: str, text: str) -> None:

@@ -63,6 +63,23 @@ def test_conversions() -> None:
     check(lambda self, x, y: (x[: len(y)] > y, x[: len(y)] + y, y**3, y < 2.5), ODD, WHOLE)
 
 
+def test_parts_of_complex_numbers() -> None:
+    """A number is finite if both parts are, and infinite if one is."""
+    parts = torch.tensor([0.0, 1.0, NAN, INF, -INF])
+    x = torch.complex(parts[:, None].expand(5, 5).contiguous(), parts.expand(5, 5).contiguous())
+    check(lambda self, x: (x.isfinite(), x.isinf(), x.isnan(), torch.view_as_real(x), x.conj().resolve_conj()), x)
+
+
+def test_numbers_beyond_an_integer_dtype_wrap_around() -> None:
+    check(lambda self, x: (x == 300, x + 300, x * 300, x < 300), torch.tensor([44, 1, -1], dtype=torch.int8))
+    check(lambda self, x: (x * -1, x + -1, torch.full_like(x, -1)), torch.tensor([3, 1, 0], dtype=torch.uint8))
+
+
+def test_no_dimension_to_reduce() -> None:
+    """`any` and `all` of no dimension reduce nothing; other reductions of no dimension reduce all."""
+    check(lambda self, x: (x.any(()), x.all(()), x.sum(()), x.amax(())), torch.tensor([[0, 1], [2, 0]]))
+
+
 def test_first_places_of_extrema() -> None:
     """Ties go to the first place, and a NaN is the extremum."""
     rows = torch.tensor([[1.0, 3, 3, 2], [NAN, 1, NAN, 5], [INF, -INF, INF, 0], [2, 2, 2, 2], [-INF] * 4])
@@ -137,7 +154,7 @@ def _wrong(dtype: str, every: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [*DTYPES, "complex64"])
 def test_operators_on_odd_values(dtype: str) -> None:
     """Every eighth operator of torch's database, on drawn and adversarial values."""
     assert _wrong(dtype, 8) == []

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_ir.backends.quantized_rules import QUANTIZED
+from torch_ir.passes.decompose.quantized_rules import QUANTIZED
 from torch_ir.passes.decompose.rewriting import Rule
-from torch_ir.targets.onnx.exact_operators import NORMS, SOFTMAX, attention, scatter_mean
+from torch_ir.targets.onnx.exact_operators import NORMS, SOFTMAX, attention, masked_attention, scatter_mean
 
 _aten = torch.ops.aten
 
@@ -29,10 +29,7 @@ def ungrouped_attention(
     if not enable_gqa:
         return attention(query, key, value, *given, **options)
     key, value = (_repeated(each, query.shape[-3] // each.shape[-3]) for each in (key, value))
-    made = attention(query, key, value, *given, **options)
-    if made is not NotImplemented:
-        return made
-    return _aten.scaled_dot_product_attention.default(query, key, value, *given, **options)
+    return masked_attention(query, key, value, *given, **options)
 
 
 def _repeated(heads: Tensor, count: int) -> Tensor:
@@ -75,28 +72,19 @@ def _root(value: Any) -> Any:
 # -- indices ----------------------------------------------------------------------------------------------------------
 
 
-def _from_start(index: Tensor, size: int) -> Tensor:
-    return index if index.dtype == torch.bool else torch.where(index < 0, index + size, index)
+def _by_indices(operator: Any) -> Rule:
+    """Return a rule that replaces negative indices; masks stay as they are."""
 
+    def rule(self: Tensor, indices: Sequence[Tensor | None], *args: Any, **options: Any) -> Any:
+        if any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices):
+            return NotImplemented
+        counted = [
+            None if one is None else torch.where(one < 0, one + size, one)
+            for one, size in zip(indices, self.shape, strict=False)
+        ]
+        return operator(self, counted, *args, **options)
 
-def _all_from_start(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-    return [
-        None if index is None else _from_start(index, size) for index, size in zip(indices, self.shape, strict=False)
-    ]
-
-
-def index(self: Tensor, indices: Sequence[Tensor | None]) -> Any:
-    """Replace negative indices; masks stay as they are."""
-    if any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices):
-        return NotImplemented
-    return _aten.index.Tensor(self, _all_from_start(self, indices))
-
-
-def index_put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
-    """Replace negative indices; masks stay as they are."""
-    if any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices):
-        return NotImplemented
-    return _aten.index_put.default(self, _all_from_start(self, indices), values, accumulate)
+    return rule
 
 
 def select(self: Tensor, dim: int, index: int) -> Any:
@@ -185,16 +173,15 @@ BYTES: dict[str, Rule] = {
     f"aten.{name}.Tensor": _unsigned(getattr(_aten, name).Tensor) for name in ("add", "sub", "mul", "div")
 }
 WIDENED: dict[str, Rule] = {
-    "aten.cumsum.default": _widened(_aten.cumsum.default),
-    "aten.cumprod.default": _widened(_aten.cumprod.default),
-    "aten.prod.default": _widened(_aten.prod.default),
-    "aten.prod.dim_int": _widened(_aten.prod.dim_int),
-    "aten.sum.default": _widened(_aten.sum.default),
-    "aten.sum.dim_IntList": _widened(_aten.sum.dim_IntList),
-}
+    str(operator): _widened(operator)
+    for operator in (
+        _aten.cumsum.default, _aten.cumprod.default, _aten.prod.default, _aten.prod.dim_int, _aten.sum.default,
+        _aten.sum.dim_IntList,
+    )
+}  # fmt: skip
 INDICES: dict[str, Rule] = {
-    "aten.index.Tensor": index,
-    "aten.index_put.default": index_put,
+    "aten.index.Tensor": _by_indices(_aten.index.Tensor),
+    "aten.index_put.default": _by_indices(_aten.index_put.default),
     "aten.select.int": select,
     "aten.select_scatter.default": select_scatter,
     "aten.slice_scatter.default": slice_scatter,

@@ -120,5 +120,6 @@ def _refusal(ir: IR, model: Any, error: str) -> str:
     reason = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.cc:\d+ ", "", error).partition("\n")[0]
     message = f"ONNX Runtime does not run {ir.model_name or 'the graph'}: {reason}"
     words = set(re.findall(r"\w+", error))
-    origin = next((node.metadata_props.get(NODE) for node in model.graph if node.name in words), None)
-    return message if origin is None else f"{message}\n  {describe(with_calls_inline(ir).node(origin))}"
+    origins = {node.metadata_props.get(NODE) for node in model.graph if node.name in words}
+    named = [describe(node) for node in with_calls_inline(ir).nodes if node.name in origins]
+    return f"{message}\n  {named[0]}" if named else message

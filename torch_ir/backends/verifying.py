@@ -22,6 +22,7 @@ from torch_ir.ir import IR
 from torch_ir.ops.effects import is_random
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.passes.random_check import drawn_inputs, retyped
+from torch_ir.passes.rounding import widened
 from torch_ir.run.executor import IRExecutor
 from torch_ir.run.seeding import seed_generators
 from torch_ir.run.stored import Weight, loaded
@@ -137,8 +138,8 @@ def _seeded(run: Run, values: Sequence[Any]) -> Sequence[Any]:
 def _in_float64(ir: IR, weights: Mapping[str, Weight], values: Sequence[Any]) -> list[Any] | None:
     """Return the results in float64; None if an operator does not support it."""
     try:
-        wide = {key: _widened(loaded(weight)) for key, weight in weights.items()}
-        return _ran(IRExecutor(retyped(ir, "float64"), wide), [*map(_widened, values)])
+        wide = {key: widened(loaded(weight)) for key, weight in weights.items()}
+        return _ran(IRExecutor(retyped(ir, "float64"), wide), [*map(widened, values)])
     except ExecutionError:
         return None
 
@@ -160,10 +161,6 @@ def _nudged(ir: IR, weights: Mapping[str, Weight], values: Sequence[Any]) -> lis
         return value * (1 + units * torch.finfo(value.dtype).eps)
 
     return _ran(IRExecutor(ir, {key: nudge(loaded(weight)) for key, weight in weights.items()}), [*map(nudge, values)])
-
-
-def _widened(value: Any) -> Any:
-    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _is_rounding(wanted: Any, got: Any, exact: Any) -> bool:

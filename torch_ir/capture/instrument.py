@@ -25,7 +25,7 @@ import torch
 from torch.fx import _symbolic_trace
 
 from torch_ir.errors import ExportError
-from torch_ir.ops.shared_by_threads import is_tracing, tracing
+from torch_ir.ops.shared_by_threads import holds_tracing_lock, tracing
 from torch_ir.ops.torch_internals import (
     CONTROL_FLOW,
     DeviceContext,
@@ -92,7 +92,7 @@ def not_compiled(function: _Function) -> _Function:
 
 def _forget() -> None:
     """In a forked child, undo the changes of captures in threads that do not exist there."""
-    if not is_tracing():  # by the thread that is left
+    if not holds_tracing_lock():  # by the thread that is left
         _take_back(0)
 
 

@@ -21,7 +21,7 @@ def tracing() -> Iterator[None]:
         yield
 
 
-def is_tracing() -> bool:
+def holds_tracing_lock() -> bool:
     """Whether this thread holds the lock of captures and exports."""
     return _is_owned(_tracing)
 

@@ -109,7 +109,7 @@ def _run(ir: IR, steps: Sequence[Pass], each: bool, progress: Callable[[str], No
                 progress(f"round {round_ + 1}, pass {number} of {len(phase)}: {step.name}, {len(ir.nodes)} nodes")
                 made = apply_pass(ir, step)
                 if made:
-                    watchdog.look(step.name)
+                    watchdog.check(step.name)
                     rows.append(Row(step.name, made, measured_in_all(ir) if each else None))
                 changes += made
                 seen[step.name] = changes

@@ -53,7 +53,7 @@ class Rounding:
         if self._wide is None:
             return None
         try:
-            return run(self._wide, [_widened(value) for value in values])
+            return run(self._wide, [widened(value) for value in values])
         except ExecutionError:
             return None
 
@@ -131,5 +131,6 @@ def _one_unit_off(value: Any, generator: torch.Generator) -> Any:
     return torch.where(made.isfinite(), made, value)
 
 
-def _widened(value: Any) -> Any:
+def widened(value: Any) -> Any:
+    """Return a floating-point tensor in float64; anything else as it is."""
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value

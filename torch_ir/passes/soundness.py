@@ -22,7 +22,7 @@ class Watchdog:
         self._seen: dict[OpNode, tuple[object, ...]] = {node: _parts(node) for node in ir.nodes}
         self._bodies = {name: Watchdog(body) for name, body in ir.functions.items()}
 
-    def look(self, name: str) -> None:
+    def check(self, name: str) -> None:
         """Raise GraphError if the pass of that name broke the graph; record changed strides in the graph.
 
         Of a large graph only the changed part is checked; `optimize` checks the whole at the end.
@@ -53,7 +53,7 @@ class Watchdog:
     def _is_new(self, node: OpNode) -> bool:
         """Whether a node is new or was changed since the last check."""
         seen = self._seen.get(node)
-        return seen is None or seen[0] is not node.inputs or seen[1] is not node.attrs or seen[2] != node.op_type
+        return seen is None or seen[0] is not node.inputs or seen[1:] != _parts(node)[1:]
 
     def _update(self, node: OpNode) -> list[TensorMeta]:
         """Infer a node's outputs and record their strides; return the outputs whose strides changed."""
@@ -73,7 +73,9 @@ class Watchdog:
 
 
 def _parts(node: OpNode) -> tuple[object, ...]:
-    return node.inputs, node.attrs, node.op_type
+    """Return what the outputs of a node depend on; attributes are copied, as a pass may edit them in place."""
+    attrs = {name: [*value] if isinstance(value, list) else value for name, value in node.attrs.items()}
+    return node.inputs, attrs, node.op_type
 
 
 def _is_in_order(ir: IR) -> bool:

@@ -11,11 +11,20 @@ from __future__ import annotations
 from torch_ir.ir import Dtype, TensorMeta
 from torch_ir.quantization.layers import Kind
 from torch_ir.quantization.recipe import FP8, Scheme
-from torch_ir.quantization.weight_nodes import FLOATS, FP8_MAX, LEAST_SCALE, scale_of, to_fp8
+from torch_ir.quantization.weight_nodes import (
+    FLOATS,
+    FP8_MAX,
+    LEAST_SCALE,
+    Integers,
+    scale_of,
+    scales_with_zeros,
+    to_fp8,
+)
 from torch_ir.rewrite import Builder
 
 _Q = "quantized_decomposed."
-_LIMITS = {"uint8": (0, 255), "int8": (-128, 127)}  # the whole range, as QuantizeLinear of ONNX has it
+# the whole range, as QuantizeLinear of ONNX has it
+_INTEGERS = {"uint8": Integers("uint8", 0, 255), "int8": Integers("int8", -128, 127)}
 Range = tuple[float, float]  # the lowest and the highest value
 
 
@@ -36,13 +45,13 @@ def quantize_activation(g: Builder, tensor: TensorMeta, kind: Kind, scheme: Sche
 
 def _static(g: Builder, tensor: TensorMeta, scheme: Scheme, range_: Range) -> TensorMeta:
     low, high = min(range_[0], 0.0), max(range_[1], 0.0)
-    least, most = _LIMITS[str(scheme.activation)]
+    integers = _INTEGERS[str(scheme.activation)]
     if scheme.activation == "int8":
-        scale, zero = max(-low, high) / most, 0
+        scale, zero = max(-low, high) / integers.high, 0
     else:
-        scale = (high - low) / (most - least)
-        zero = min(max(least - round(low / scale), least), most) if scale else least
-    common = {"scale": scale or LEAST_SCALE, "zero_point": zero, **_integers(scheme)}
+        scale = (high - low) / (integers.high - integers.low)
+        zero = min(max(integers.low - round(low / scale), integers.low), integers.high) if scale else integers.low
+    common = {"scale": scale or LEAST_SCALE, "zero_point": zero, **integers.arguments}
     rounded = g.op(f"{_Q}quantize_per_tensor.default", input=tensor, **common)
     return g.op(f"{_Q}dequantize_per_tensor.default", input=rounded, **common)
 
@@ -51,7 +60,7 @@ def _dynamic(g: Builder, tensor: TensorMeta, kind: Kind, scheme: Scheme) -> Tens
     scales, zeros = _measured(g, tensor, kind, scheme)
     form = "per_token.default" if kind.by_token else "per_tensor.tensor"
     names = ("scales", "zero_points") if kind.by_token else ("scale", "zero_point")
-    common = {names[0]: scales, names[1]: zeros, **_integers(scheme)}
+    common = {names[0]: scales, names[1]: zeros, **_INTEGERS[str(scheme.activation)].arguments}
     rounded = g.op(f"{_Q}quantize_{form}", input=tensor, **common)
     out = {"output_dtype": Dtype("float32")} if kind.by_token else {}
     return g.op(f"{_Q}dequantize_{form}", input=rounded, **common, **out)
@@ -59,16 +68,13 @@ def _dynamic(g: Builder, tensor: TensorMeta, kind: Kind, scheme: Scheme) -> Tens
 
 def _measured(g: Builder, tensor: TensorMeta, kind: Kind, scheme: Scheme) -> tuple[TensorMeta, TensorMeta]:
     """Return scales and zero points: one for each token, or one for the tensor."""
-    least, most = _LIMITS[str(scheme.activation)]
+    integers = _INTEGERS[str(scheme.activation)]
     whole = Dtype("int32" if kind.by_token else "int64")
     if scheme.activation == "int8":
-        scales = scale_of(g, _largest(g, tensor, kind), most)
+        scales = scale_of(g, _largest(g, tensor, kind), integers.high)
         return scales, g.op("aten.zeros_like.default", self=scales, dtype=whole)
-    high = g.op("aten.clamp_min.default", self=_extreme(g, "amax", tensor, kind), min=0)
-    low = g.op("aten.clamp_max.default", self=_extreme(g, "amin", tensor, kind), max=0)
-    scales = scale_of(g, g.op("aten.sub.Tensor", self=high, other=low), most - least)
-    shift = g.op("aten.round.default", self=g.op("aten.div.Tensor", self=low, other=scales))
-    zeros = g.op("aten.clamp.default", self=g.op("aten.neg.default", self=shift), min=least, max=most)
+    lowest, highest = (_extreme(g, name, tensor, kind) for name in ("amin", "amax"))
+    scales, zeros = scales_with_zeros(g, lowest, highest, integers)
     return scales, g.op("aten.to.dtype", self=zeros, dtype=whole)
 
 
@@ -95,8 +101,3 @@ def _extreme(g: Builder, name: str, tensor: TensorMeta, kind: Kind) -> TensorMet
         return g.op(f"aten.{name}.default", self=tensor, dim=[-1], keepdim=True)
     found = g.op(f"aten.{name}.default", self=tensor, dim=list(range(len(tensor.shape))))
     return g.op("aten.reshape.default", self=found, shape=[1])
-
-
-def _integers(scheme: Scheme) -> dict[str, object]:
-    least, most = _LIMITS[str(scheme.activation)]
-    return {"quant_min": least, "quant_max": most, "dtype": Dtype(str(scheme.activation))}

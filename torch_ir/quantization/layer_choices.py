@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Union
 
+from torch_ir.errors import QuantizationError
 from torch_ir.ir import IR, FunctionRef, OpNode
 from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ir.graph.origins import modules_around
@@ -83,7 +85,12 @@ class Choices:
         scheme = None if rule is None else rule.scheme
         is_static = scheme is not None and scheme.activation is not None and scheme.ranges == "static"
         range_ = self._ranges.get(place.name) if is_static else None
-        return scheme, None if range_ is None else (float(range_[0]), float(range_[1]))
+        if range_ is None:
+            return scheme, None
+        low, high = map(float, range_)
+        if not -math.inf < low <= high < math.inf:
+            raise QuantizationError(f"the range of {place.name!r} must be two numbers, the lower one first: {range_}")
+        return scheme, (low, high)
 
 
 def _inside(call: CallPlaces, body: IR) -> Places:

@@ -148,15 +148,15 @@ def movement(
     require_graph(quantized, "movement")
     sums = _Sums()
     values = list(inputs)
-    before = [_outputs(IRExecutor(ir, weights, limits=limits), given) for given in values] if values else []
-    executor = IRExecutor(quantized, weights, limits=limits)
-    for given, expected in zip(values, before, strict=True):
-        sums.add(expected, _outputs(executor, given))
+    runs = (_outputs(IRExecutor(graph, weights, limits=limits), values) for graph in (ir, quantized))
+    for expected, actual in zip(*runs, strict=True):
+        sums.add(expected, actual)
     return sums.movement()
 
 
-def _outputs(executor: IRExecutor, given: Any) -> tuple[Any, ...]:
-    return executor.run(flat_inputs(executor.ir, *as_call(given))).outputs
+def _outputs(executor: IRExecutor, inputs: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Run on all inputs in order: buffers that the model changes keep their values."""
+    return [executor.run(flat_inputs(executor.ir, *as_call(given))).outputs for given in inputs]
 
 
 def sensitivity(

@@ -30,7 +30,8 @@ from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.quantization.activation_nodes import Range
 from torch_ir.quantization.layers import Place, find_places, flat_places, kind_of
 from torch_ir.run.executor import IRExecutor, flat_inputs
-from torch_ir.run.weight_files import WeightSource
+from torch_ir.run.stored import loaded
+from torch_ir.run.weight_files import WeightSource, fit_weights, weights_from
 
 METHODS = ("minmax", "percentile", "mse")
 _BINS = 2048
@@ -130,6 +131,10 @@ def observe_ranges(
                 raise QuantizationError(f"cannot observe the input of {read[tensor.name][0]!r}: {error}") from None
 
     executor = IRExecutor(graph, weights, watch=watch)
+    if any(param.name in seen for param in graph.params):  # a layer reads it as other layers read activations
+        for param, value in zip(graph.params, fit_weights(graph, weights_from(weights), {}), strict=True):
+            if param.name in seen:
+                watch(param, loaded(value), {})
     count = 0
     for given in inputs:
         if progress is not None:
@@ -137,10 +142,14 @@ def observe_ranges(
         values = flat_inputs(graph, *as_call(given))
         for tensor, value in zip(graph.graph_inputs, values, strict=True):
             watch(tensor, value, {})
-        executor.run(values)
+        for target, value in executor.run(values).mutations.items():
+            watch(target, value, {})
         count += 1
     if not count:
         raise QuantizationError("observe_ranges was given no inputs")
+    for name, histogram in seen.items():
+        if histogram.low > histogram.high:
+            raise QuantizationError(f"the input of {read[name][0]!r} has no elements in any of {count} inputs")
     found = {tensor: histogram.range(method, percentile) for tensor, histogram in seen.items()}
     return {name: found[tensor] for tensor, names in read.items() for name in names}
 

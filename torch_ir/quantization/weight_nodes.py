@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from torch_ir.ir import Dtype, Expr, OpNode, TensorMeta
+from torch_ir.ir import Dtype, OpNode, TensorMeta
+from torch_ir.passes.clean.same_layout import as_sizes
 from torch_ir.quantization.layers import Kind
 from torch_ir.quantization.recipe import FP8, Scheme
 from torch_ir.rewrite import Builder
@@ -142,7 +143,7 @@ def restore_rows(g: Builder, node: OpNode, kept: QuantizedWeight, scheme: Scheme
     weight, indices = node["weight"], node["indices"]
     length = kept.rows[1]
     group = scheme.group or length
-    outer = _sizes(indices.shape)
+    outer = as_sizes(indices.shape)
 
     def select(table: TensorMeta) -> TensorMeta:
         return g.op("aten.embedding.default", weight=table, indices=indices)
@@ -224,18 +225,27 @@ def _scales(
     g: Builder, parts: TensorMeta, summed: list[int], integers: Integers, symmetric: bool
 ) -> tuple[TensorMeta, TensorMeta]:
     """Return the scales and zero points of parts of a weight, one per part."""
-    steps = integers.high - integers.low
     if symmetric:
         largest = g.op("aten.amax.default", self=g.op("aten.abs.default", self=parts), dim=summed)
-        scales = scale_of(g, largest, steps / 2)
+        scales = scale_of(g, largest, (integers.high - integers.low) / 2)
         return scales, g.op("aten.zeros_like.default", self=scales, dtype=Dtype("int32"))
-    high = g.op("aten.clamp_min.default", self=g.op("aten.amax.default", self=parts, dim=summed), min=0)
-    low = g.op("aten.clamp_max.default", self=g.op("aten.amin.default", self=parts, dim=summed), max=0)
-    scales = scale_of(g, g.op("aten.sub.Tensor", self=high, other=low), steps)
-    shift = g.op("aten.round.default", self=g.op("aten.div.Tensor", self=low, other=scales))
-    zeros = g.op("aten.add.Scalar", self=g.op("aten.neg.default", self=shift), other=integers.low)
-    zeros = g.op("aten.clamp.default", self=zeros, min=integers.low, max=integers.high)
+    lowest, highest = (g.op(f"aten.{name}.default", self=parts, dim=summed) for name in ("amin", "amax"))
+    scales, zeros = scales_with_zeros(g, lowest, highest, integers)
     return scales, g.op("aten.to.dtype", self=zeros, dtype=Dtype("int32"))
+
+
+def scales_with_zeros(
+    g: Builder, lowest: TensorMeta, highest: TensorMeta, integers: Integers
+) -> tuple[TensorMeta, TensorMeta]:
+    """Return the scales of ranges, each with 0, and the integers for 0, still as fractions."""
+    high = g.op("aten.clamp_min.default", self=highest, min=0)
+    low = g.op("aten.clamp_max.default", self=lowest, max=0)
+    scales = scale_of(g, g.op("aten.sub.Tensor", self=high, other=low), integers.high - integers.low)
+    shift = g.op("aten.round.default", self=g.op("aten.div.Tensor", self=low, other=scales))
+    zeros = g.op("aten.neg.default", self=shift)
+    if integers.low:
+        zeros = g.op("aten.add.Scalar", self=zeros, other=integers.low)
+    return scales, g.op("aten.clamp.default", self=zeros, min=integers.low, max=integers.high)
 
 
 def scale_of(g: Builder, width: TensorMeta, steps: float) -> TensorMeta:
@@ -284,9 +294,4 @@ def _unpacked(g: Builder, packed: TensorMeta, shape: tuple[int | str, ...], inte
     if integers.dtype == "int8":
         found = g.op("aten.add.Scalar", self=found, other=-8)
     found = g.op("aten.to.dtype", self=found, dtype=Dtype(integers.dtype))
-    return g.op("aten.reshape.default", self=found, shape=_sizes(shape))
-
-
-def _sizes(shape: Iterable[int | str]) -> list[int | Expr]:
-    """Return a shape as an attribute, in which open sizes are expressions."""
-    return [Expr(dim) if isinstance(dim, str) else dim for dim in shape]
+    return g.op("aten.reshape.default", self=found, shape=as_sizes(shape))

@@ -241,7 +241,7 @@ class _Copies:
         return {BODY: found.get("function"), **found}
 
 
-def tell(layers: Sequence[Layer], log: Callable[[str], object] | None) -> None:
+def log_layers(layers: Sequence[Layer], log: Callable[[str], object] | None) -> None:
     """Log a line per layer, to the given function or to the logger."""
     for layer in layers:
         mark = f"  ({'; '.join(layer.value.why)})" if type(layer.value) is Placeholder else ""

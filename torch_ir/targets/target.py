@@ -21,7 +21,7 @@ from torch_ir.rewrite import Pattern
 from torch_ir.targets.handler_names import check_key, check_unused
 from torch_ir.targets.handlers import Key, Rule, is_same, key_of, place_of, requested_names, same_operator
 from torch_ir.targets.lowered import Lowered
-from torch_ir.targets.lowering import Lowering, tell
+from torch_ir.targets.lowering import Lowering, log_layers
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -112,7 +112,7 @@ class Target:
         if lowered.missing:
             used = {node.op_type for node in ir.all_nodes()}
             check_unused(self._keys, used, [row.op_type for row in lowered.missing], self.name)
-        tell(lowered.layers, log)
+        log_layers(lowered.layers, log)
         return lowered
 
     def __repr__(self) -> str:

@@ -53,7 +53,7 @@ def coverage(
         if isinstance(target, Contract):
             target.check_names()
         settling = _Settling(graph, _new_node_judge(target))
-        decompositions = [settling.settle(gap) for gap in gaps]
+        decompositions = [settling.decompose(gap) for gap in gaps]
     supported = [row for row, reason in survey.rows if not reason]
     return CoverageReport(
         target.name,
@@ -200,7 +200,7 @@ class _Settling:
         self.why = why
         self.known: dict[tuple[Any, ...], tuple[dict[str, None], dict[str, str]]] = {}
 
-    def settle(self, gap: Gap) -> Decomposition:
+    def decompose(self, gap: Gap) -> Decomposition:
         """Decompose all nodes of a gap."""
         into: dict[str, None] = {}
         missing: dict[str, str] = {}

@@ -7,11 +7,11 @@ Every rule is bit-exact for the dtypes it accepts; where torch computes two form
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.graph.operator_sets import FLOATS
+from torch_ir.passes.clamp_bounds import bounds_of
 from torch_ir.rewrite import Builder, op, rule
 from torch_ir.rewrite.builder import arguments_of
 from torch_ir.rewrite.pattern import either_order
@@ -26,17 +26,21 @@ _NUMBERS = {
     **{f"aten.{name}.Scalar": ("other",) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     "aten.clamp.default": ("min", "max"),
 }
-_BOUNDS: Mapping[str, Callable[[OpNode], tuple[Any, Any]]] = {
-    "aten.clamp_min.default": lambda node: (node["min"], None),
-    "aten.clamp_max.default": lambda node: (None, node["max"]),
-    "aten.hardtanh.default": lambda node: (node["min_val"], node["max_val"]),
-    "aten.relu6.default": lambda node: (0.0, 6.0),
-}
+_OTHER_CLAMPS = tuple(f"aten.{name}.default" for name in ("clamp_min", "clamp_max", "hardtanh", "relu6"))
 
 
 def is_number(value: Any) -> bool:
     """Whether this is an int or a float, but not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_complex(tensor: TensorMeta) -> bool:
+    """Whether a tensor is complex: infinite parts of the second operand of a sum then become NaN, by factor alpha."""
+    return tensor.dtype.startswith("complex")
+
+
+def _is_bool(value: Any) -> bool:
+    return value.dtype == "bool" if isinstance(value, TensorMeta) else isinstance(value, bool)
 
 
 @rule(op("aten.add.Scalar", "aten.sub.Scalar", "aten.mul.Scalar", "aten.div.Scalar"))
@@ -55,6 +59,8 @@ def true_division(g: Builder, node: OpNode, x: Any, y: Any) -> Any:
 def number_last(g: Builder, node: OpNode, number: Any, x: Any) -> Any:
     """mul(2, x)  ->  mul(x, 2);  sub(2, x)  ->  rsub(x, 2)"""
     if not is_number(number) or not isinstance(x, TensorMeta) or node.attrs.get("alpha", 1) != 1:
+        return None
+    if node.op_type == _ADD and is_complex(node.output):
         return None
     return g.op("aten.rsub.Scalar" if node.op_type == _SUB else node.op_type, self=x, other=number)
 
@@ -78,7 +84,7 @@ def unit_factor(g: Builder, node: OpNode, x: Any, y: Any) -> Any:
         return None
     if alpha == 1 or node.op_type == _SUB:
         return g.op(_ADD if alpha == -1 else node.op_type, self=x, other=y)
-    if any(isinstance(one, TensorMeta) and one.dtype == "bool" for one in (x, y)):
+    if _is_bool(x) or _is_bool(y):
         return "torch does not subtract bools"
     return g.op(_SUB, self=x, other=y)
 
@@ -94,19 +100,24 @@ def added_number(g: Builder, node: OpNode, x: Any, number: Any) -> Any:
 @rule(*either_order(op(_ADD, self="x", other=_NEG, alpha=1)))
 def added_negation(g: Builder, node: OpNode, x: Any, y: TensorMeta) -> Any:
     """add(x, neg(y))  ->  sub(x, y);  add(neg(y), 2.0)  ->  rsub(y, 2.0)"""
-    if isinstance(x, bool) or (isinstance(x, TensorMeta) and x.dtype == "bool"):
+    if _is_bool(x):
         return "torch does not subtract from bools"
-    if "float" in node.output.dtype and "float" not in y.dtype:
-        return None  # an integer 0 has no -0.0
+    if not _negates_alike(y, node.output) or is_complex(node.output):
+        return None
     return g.op(_SUB, self=x, other=y) if isinstance(x, TensorMeta) else g.op("aten.rsub.Scalar", self=y, other=x)
 
 
 @rule(op(_SUB, self="x", other=_NEG, alpha=1))
 def subtracted_negation(g: Builder, node: OpNode, x: Any, y: TensorMeta) -> Any:
     """sub(x, neg(y))  ->  add(x, y)"""
-    if "float" in node.output.dtype and "float" not in y.dtype:
-        return None  # an integer 0 has no -0.0
-    return g.op(_ADD, self=x, other=y)
+    return g.op(_ADD, self=x, other=y) if _negates_alike(y, node.output) else None
+
+
+def _negates_alike(y: TensorMeta, result: TensorMeta) -> bool:
+    """Whether a negation in the dtype of `y` is one in the dtype of the result: smaller integers wrap around, and a
+    converted integer 0 has no -0.0.
+    """
+    return y.dtype == result.dtype or ("float" in y.dtype and "float" in result.dtype)
 
 
 @rule(op("aten.rsub.Tensor", self="x", other="y", alpha=1))
@@ -135,11 +146,13 @@ def power(g: Builder, node: OpNode, x: TensorMeta, exponent: Any) -> Any:
     return g.like(node, exponent=int(exponent)) if is_whole else None
 
 
-@rule(op(*_BOUNDS, self="x"))
+@rule(op(*_OTHER_CLAMPS, self="x"))
 def bound(g: Builder, node: OpNode, x: TensorMeta) -> Any:
     """clamp_min(x, 0.5)  ->  clamp(x, 0.5, None);  hardtanh(x, 0.0, 6.0), relu6(x)  ->  clamp(x, 0.0, 6.0)"""
-    low, high = _BOUNDS[node.op_type](node)
-    return g.op("aten.clamp.default", self=x, min=low, max=high) if x.dtype in FLOATS else None
+    bounds = bounds_of(node)
+    if bounds is None or x.dtype not in FLOATS:
+        return None
+    return g.op("aten.clamp.default", self=x, min=bounds[0], max=bounds[1])
 
 
 @rule(op("aten.clamp.default", "aten.clamp_min.default", self="x", min="low"))

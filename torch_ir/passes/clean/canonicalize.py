@@ -9,7 +9,7 @@ from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.errors import ShapeError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.operator_sets import FLOATS
-from torch_ir.passes.clean.canonical_arithmetic import ARITHMETIC
+from torch_ir.passes.clean.canonical_arithmetic import ARITHMETIC, is_complex
 from torch_ir.passes.pass_registry import apply_once, named_pass
 from torch_ir.passes.weights.affine import each
 from torch_ir.rewrite import Builder, op, rule
@@ -67,8 +67,8 @@ def _order_operands(ir: IR) -> int:
     for node in ir.nodes:
         if node.op_type not in _COMMUTATIVE or node.args != ("self", "other") or node.attrs.get("alpha", 1) != 1:
             continue
-        if node.output.dtype.startswith("complex"):
-            continue  # torch multiplies the second operand by alpha, which turns infinite parts into NaN
+        if is_complex(node.output):
+            continue
         one, other = node.inputs
         is_late = (know.is_weight(one), place[one]) > (know.is_weight(other), place[other])
         if is_late and _keeps_strides(know, node, other, one):

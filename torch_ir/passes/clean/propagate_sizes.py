@@ -17,6 +17,7 @@ from torch_ir.ir.graph.operator_sets import FLOATS
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ops.guards import DECISION, FIXED_SHAPE, FIXED_VALUE
 from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.passes.clean.same_layout import as_sizes
 from torch_ir.passes.pass_registry import apply_once, named_pass
 from torch_ir.rewrite import Builder, op, rule
 from torch_ir.rewrite.builder import arguments_of
@@ -184,7 +185,4 @@ def select_index(g: Builder, node: OpNode, x: TensorMeta, dim: int, index: Any) 
 @rule(op("aten.expand.default", self="x", size="size"))
 def expand_sizes(g: Builder, node: OpNode, x: TensorMeta, size: list[Any]) -> Any:
     """expand(x: [2, 1], size=[-1, 4])  ->  expand(x, size=[2, 4])"""
-    shape = node.output.shape
-    if -1 not in size:
-        return None
-    return g.like(node, size=[Expr(dim) if isinstance(dim, str) else dim for dim in shape])
+    return g.like(node, size=as_sizes(node.output.shape)) if -1 in size else None

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.passes.clamp_bounds import CLAMPS, bounds_of
 from torch_ir.passes.clean.same_layout import is_like
 from torch_ir.rewrite import Builder, op, rule
 
 _ONCE_IS_ENOUGH = tuple(f"aten.{name}.default" for name in ("abs", "ceil", "floor", "round", "sgn", "sign", "trunc"))
 _UNDONE = tuple(f"aten.{name}.default" for name in ("bitwise_not", "conj_physical", "logical_not", "neg"))
 _NOT = op("aten.logical_not.default", "aten.bitwise_not.default", self="mask")
-# Lower and upper bound that each operator clamps to.
-_BOUNDS: Mapping[str, Callable[[OpNode], tuple[Any, Any]]] = {
-    "aten.relu.default": lambda node: (0, None),
-    "aten.relu6.default": lambda node: (0, 6),
-    "aten.clamp.default": lambda node: (node["min"], node["max"]),
-    "aten.clamp_min.default": lambda node: (node["min"], None),
-    "aten.clamp_max.default": lambda node: (None, node["max"]),
-    "aten.hardtanh.default": lambda node: (node["min_val"], node["max_val"]),
-}
 
 
 @rule(*(op(name, self=op(name, self="x")) for name in _ONCE_IS_ENOUGH))
@@ -48,7 +39,7 @@ def other_way_round(g: Builder, node: OpNode, mask: TensorMeta, x: TensorMeta, y
     return g.op("aten.where.self", condition=mask, self=y, other=x) if mask.dtype == "bool" else None
 
 
-@rule(op(*_BOUNDS, self=op(*_BOUNDS, self="x").named("inner")))
+@rule(op(*CLAMPS, self=op(*CLAMPS, self="x").named("inner")))
 def one_bound(g: Builder, node: OpNode, inner: OpNode, x: TensorMeta) -> Any:
     """clamp(relu(x), max=6)  ->  clamp(x, 0, 6)"""
     if not x.dtype == inner.output.dtype == node.output.dtype:
@@ -61,6 +52,8 @@ def one_bound(g: Builder, node: OpNode, inner: OpNode, x: TensorMeta) -> Any:
     both = (min(max(low, least), most), min(max(high, least), most))
     if both == (low, high):
         return inner.output
+    if "float" in x.dtype and both[0] == both[1] == 0:
+        return None  # a zero of either sign is within the merged bounds, but not within those of the inner clamp
     if len(inner.output.consumers) > 1:
         return "another node reads the result of the inner clamp"
     if both == (least, most):
@@ -69,7 +62,7 @@ def one_bound(g: Builder, node: OpNode, inner: OpNode, x: TensorMeta) -> Any:
 
 
 def _bounds(node: OpNode) -> tuple[Any, Any]:
-    low, high = _BOUNDS[node.op_type](node)
+    low, high = bounds_of(node) or (None, None)
     return -math.inf if low is None else low, math.inf if high is None else high
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.graph.operator_sets import FLOATS
+from torch_ir.passes.clamp_bounds import bounds_of
 from torch_ir.passes.fuse.match_variants import Polynomial, between, maker, polynomial
 from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.rewrite import Builder, op, rule
@@ -76,10 +77,7 @@ def _curve(node: OpNode) -> str:
     name = base_name(node.op_type).removeprefix("aten.")
     if name == "tanh" and (inner := maker(node["self"], "aten.softplus")):
         return "tanh of softplus" if (inner.attrs.get("beta"), inner.attrs.get("threshold")) == (1, 20) else ""
-    bounds = [
-        node.attrs.get(bound) for bound in {"hardtanh": ("min_val", "max_val"), "clamp": ("min", "max")}.get(name, ())
-    ]
-    if name == "relu6" or bounds == [0, 6]:
+    if bounds_of(node) == (0, 6):
         return "relu6"
     return name if name in ("erf", "tanh", "sigmoid", "hardsigmoid") else ""
 

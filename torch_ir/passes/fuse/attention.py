@@ -156,10 +156,13 @@ def _product(g: Builder, node: OpNode, scale: float, mask: _Mask | None, nodes: 
         return None
     query, key = node.inputs[-2:]
     if base_name(node.op_type) == "aten.baddbmm":
-        if node["beta"] not in (0, 1) or not is_number(node["alpha"]) or (mask is not None and node["beta"]):
+        if node["beta"] not in (0, 1) or not is_number(node["alpha"]):
             return None
+        if node["beta"]:
+            if mask is not None or scale != 1.0:  # a second mask, or one that is scaled too
+                return None
+            mask = _Mask(node["self"])
         scale *= node["alpha"]
-        mask = _Mask(node["self"]) if node["beta"] else mask
     if (scaled := _scaled(query)) and (factor := _factor(g, scaled)):
         query, scale, nodes = scaled["self"], scale * factor, [*nodes, scaled]
     if (scaled := _scaled(key)) and (factor := _factor(g, scaled)):

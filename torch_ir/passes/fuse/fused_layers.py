@@ -10,6 +10,7 @@ from functools import partial
 from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.operator_sets import CONVOLUTIONS
+from torch_ir.passes.clamp_bounds import bounds_of
 from torch_ir.passes.fuse.fused_calls import Group, fuse
 from torch_ir.passes.fuse.match_variants import between, maker, orders
 from torch_ir.passes.pass_registry import named_pass
@@ -83,7 +84,7 @@ def _activated(node: OpNode) -> Group | None:
     layer = maker(made, *LAYERS)
     if layer is not None:
         reads = _reads(layer)
-        return Group(f"{_layer_name(layer)}_{_name(node)}", between(node, reads.values()), reads)
+        return Group(f"{_plain_name(layer)}_{_name(node)}", between(node, reads.values()), reads)
     return _summed(made.producer, node) if maker(made, "aten.add") is not None else None
 
 
@@ -96,7 +97,7 @@ def _summed(node: OpNode, activation: OpNode | None) -> Group | None:
         is_alone = layer is not None and len(made._uses) == 1 and made is not other
         if layer is not None and is_alone and isinstance(other, TensorMeta) and other.shape == made.shape:
             reads = {**_reads(layer), "other": other}
-            name = f"{_layer_name(layer)}_add"
+            name = f"{_plain_name(layer)}_add"
             name = name if activation is None else f"{name}_{_name(activation)}"
             return Group(name, between(activation or node, reads.values()), reads)
     return None
@@ -106,13 +107,11 @@ def _reads(layer: OpNode) -> dict[str, TensorMeta]:
     return dict(zip(layer.args, layer.inputs, strict=True))
 
 
-def _layer_name(layer: OpNode) -> str:
-    return base_name(layer.op_type).removeprefix("aten.")
+def _plain_name(node: OpNode) -> str:
+    return base_name(node.op_type).removeprefix("aten.")
 
 
 def _name(activation: OpNode) -> str:
     """Return `gelu` and so on; a clamp at 0 is `relu`, one between 0 and 6 `relu6`."""
-    name = base_name(activation.op_type).removeprefix("aten.")
-    low, high = ("min_val", "max_val") if name == "hardtanh" else ("min", "max")
-    bounds = [activation.attrs.get(low), activation.attrs.get(high)]
-    return "relu6" if bounds == [0, 6] else "relu" if bounds == [0, None] else name
+    bounds = bounds_of(activation)
+    return "relu6" if bounds == (0, 6) else "relu" if bounds == (0, None) else _plain_name(activation)

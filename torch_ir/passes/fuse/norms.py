@@ -106,8 +106,8 @@ def _with_exponent(node: OpNode | None, exponent: float) -> OpNode | None:
 
 _root = op("aten.sqrt.default", self=op("aten.add.Tensor", self="var", other="eps", alpha=1).named("shifted"))
 _inverse = op("aten.rsqrt.default", self=op("aten.add.Tensor", self="var", other="eps", alpha=1).named("shifted"))
-_centred = op("aten.sub.Tensor", self="x", other=op("aten.mean.dim", self="x", keepdim=True, dtype=None).named("mean"))
-_centred = _centred.named("centred")
+_mean = op("aten.mean.dim", self="x", keepdim=True, dtype=None).named("mean")
+_centred = op("aten.sub.Tensor", self="x", other=_mean, alpha=1).named("centred")
 
 
 @rule(
@@ -126,7 +126,8 @@ def layer_norm(
     shape = list(x.shape[-len(dims) :])
     if not all(isinstance(size, int) for size in shape):
         return "the normalised sizes are symbolic"
-    g.stands_for(var.producer.inputs[0].producer, var.producer)
+    squared = var.producer["self"]
+    g.stands_for(None if squared is x else squared.producer, var.producer)
     return g.op("aten.layer_norm.default", input=x, normalized_shape=shape, eps=float(eps), cudnn_enable=False)
 
 

@@ -15,6 +15,7 @@ import torch
 from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.graph.operator_sets import CONVOLUTIONS
+from torch_ir.passes.clamp_bounds import bounds_of
 from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.passes.weights.affine import each, obstacle
 from torch_ir.rewrite import Builder, op, rule
@@ -99,19 +100,12 @@ def activation_of(node: OpNode) -> Activation | None:
         return "gelu", [], node["approximate"]
     if name in ("silu", "leaky_relu"):
         return ("swish", [], "") if name == "silu" else ("leaky_relu", [float(node["negative_slope"])], "")
-    low, high = _bounds(name, node)
+    bounds: tuple[Any, Any] = bounds_of(node) or (None, None)
+    low, high = bounds
     if low == 0 and high is None:
         return "relu", [], ""
     are_numbers = all(isinstance(bound, (int, float)) for bound in (low, high))
     return ("hardtanh", [float(low), float(high)], "") if are_numbers and low <= high else None
-
-
-def _bounds(name: str, node: OpNode) -> tuple[Any, Any]:
-    """Return the bounds of a clamping activation; None where it is unbounded."""
-    if name == "relu6":
-        return 0, 6
-    low, high = ("min_val", "max_val") if name == "hardtanh" else ("min", "max")
-    return node[low], None if name == "clamp_min" else node[high]
 
 
 def objection(g: Builder, node: OpNode) -> str:

@@ -25,7 +25,7 @@ def _cond(writer: Writer, node: OpNode) -> list[Value]:
     writer.open(f"{', '.join(value.name for value in made)} = torch.prim.If {condition.name} -> ({types}) {{")
     for function, end in (("true_fn", "} else {"), ("false_fn", "}")):
         given = _like(writer, writer.inside(writer.ir.functions[node.attrs[function]], operands), made)
-        writer.say(f"torch.prim.If.yield {', '.join(value.name for value in given)} : {types}")
+        writer.write(f"torch.prim.If.yield {', '.join(value.name for value in given)} : {types}")
         writer.close(end)
     return made
 
@@ -45,7 +45,7 @@ def _while_loop(writer: Writer, node: OpNode) -> list[Value]:
     given = _like(writer, writer.inside(body, [*carried, *others]), made)
     again = _truth(writer, writer.inside(is_wanted, [*given, *others])[0])
     names = ", ".join(value.name for value in given)
-    writer.say(f"torch.prim.Loop.condition {again.name}, iter({names} : {types})")
+    writer.write(f"torch.prim.Loop.condition {again.name}, iter({names} : {types})")
     writer.close(f"}} : ({INT}, {BOOL}, {types}) -> ({types})")
     return made
 
@@ -54,7 +54,7 @@ def _assertion(writer: Writer, node: OpNode) -> list[Value]:
     condition = node.attrs["self"]
     if isinstance(condition, Expr):
         holds = writer.sizes.of(condition)
-        writer.say(f"torch.runtime.assert {holds.name}, {in_mlir(node.attrs['assert_msg'])}")
+        writer.write(f"torch.runtime.assert {holds.name}, {in_mlir(node.attrs['assert_msg'])}")
     elif not condition:
         raise ConversionError(f"{node!r} asserts a condition that is always false")
     return []
@@ -81,5 +81,5 @@ def _cast(writer: Writer, value: Value, wanted: Value) -> Value:
     if value.type == wanted.type:
         return value
     made = Value(writer.name("cast"), wanted.type)
-    writer.say(f"{made.name} = torch.tensor_static_info_cast {value.name} : {value.type} to {made.type}")
+    writer.write(f"{made.name} = torch.tensor_static_info_cast {value.name} : {value.type} to {made.type}")
     return made

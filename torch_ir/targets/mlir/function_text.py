@@ -25,7 +25,7 @@ class Text(Lines):
         made = [Value(self.name(wanted), kind) for wanted, kind in results]
         left = f"{names_of(made)} = " if made else ""
         right = f" -> {types_of(made)}" if made else ""
-        self.say(f"{left}{name} {names_of(operands)} : {types_of(operands)}{right}")
+        self.write(f"{left}{name} {names_of(operands)} : {types_of(operands)}{right}")
         return made
 
     def compute(self, name: str, operands: list[Value], kind: str) -> Value:
@@ -35,7 +35,7 @@ class Text(Lines):
     def list_of(self, items: Sequence[Value], element: str) -> Value:
         """Write a `torch.prim.ListConstruct`."""
         made = Value(self.name("list"), f"!torch.list<{element}>")
-        self.say(f"{made.name} = torch.prim.ListConstruct {names_of(items)} : ({types_of(items)}) -> {made.type}")
+        self.write(f"{made.name} = torch.prim.ListConstruct {names_of(items)} : ({types_of(items)}) -> {made.type}")
         return made
 
     def constant(self, value: Any) -> Value:
@@ -60,5 +60,5 @@ class Text(Lines):
             self._constants[kind, text] = (value, line)
         return self._constants[kind, text][0]
 
-    def whole(self) -> list[str]:
+    def all_lines(self) -> list[str]:
         return [*(line for _, line in self._constants.values()), *self.lines]

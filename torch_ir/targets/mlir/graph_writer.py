@@ -100,7 +100,7 @@ class GraphWriter(Lines, ABC, Generic[Value]):
         )
         types = types_of(results)
         end = f"    return {names_of(results)} : {types}" if results else "    return"
-        return [f"  func.func {head}({shown}) -> ({types}){attributes} {{", *self.whole(), end, "  }"]
+        return [f"  func.func {head}({shown}) -> ({types}){attributes} {{", *self.all_lines(), end, "  }"]
 
     def private_function(self, name: str) -> Function:
         """Write the graph as a private function of the module."""

@@ -33,11 +33,12 @@ class Lines:
         """Return a unique name for a value."""
         return f"%{self._names.free(value_name(wanted))}"
 
-    def say(self, line: str) -> None:
+    def write(self, line: str) -> None:
+        """Write a line, with the name of its node as location."""
         place = f" loc({in_mlir(self.place)})" if self.place else ""
         self.lines.append(f"{'  ' * self._depth}{line}{place}")
 
-    def whole(self) -> list[str]:
+    def all_lines(self) -> list[str]:
         """Return all lines; a dialect puts its constants first."""
         return self.lines
 
@@ -52,12 +53,12 @@ class Lines:
         if line.endswith("{"):
             self.open(line)
         else:
-            self.say(line)
+            self.write(line)
 
     def call(self, symbol: str, operands: Sequence[Typed], results: Sequence[Typed]) -> None:
         """Write a call of a function of the module."""
         left = f"{names_of(results)} = " if results else ""
-        self.say(f"{left}func.call {symbol}({names_of(operands)}) : ({types_of(operands)}) -> ({types_of(results)})")
+        self.write(f"{left}func.call {symbol}({names_of(operands)}) : ({types_of(operands)}) -> ({types_of(results)})")
 
 
 def names_of(values: Sequence[Typed]) -> str:

@@ -22,28 +22,18 @@ class Value(NamedTuple):
 
 # (Python function, operand type) -> (operator of the dialect, result type)
 Operators = Mapping[tuple[Callable[..., Any], str], tuple[str, str]]
+_SIMPLE = (operator.add, operator.sub, operator.mul, operator.neg)
+_COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
 _OPERATORS: Operators = {
-    (operator.add, INT): ("torch.aten.add.int", INT),
-    (operator.sub, INT): ("torch.aten.sub.int", INT),
-    (operator.mul, INT): ("torch.aten.mul.int", INT),
-    (operator.floordiv, INT): ("torch.aten.floordiv.int", INT),
-    (operator.neg, INT): ("torch.aten.neg.int", INT),
+    **{(one, INT): (f"torch.aten.{one.__name__}.int", INT) for one in (operator.floordiv, *_SIMPLE)},
+    **{(one, FLOAT): (f"torch.aten.{one.__name__}.float", FLOAT) for one in _SIMPLE},
+    **{(one, INT): (f"torch.aten.{one.__name__}.int", BOOL) for one in _COMPARISONS},
     (operator.truediv, INT): ("torch.aten.div.int", FLOAT),
-    (operator.add, FLOAT): ("torch.aten.add.float", FLOAT),
-    (operator.mul, FLOAT): ("torch.aten.mul.float", FLOAT),
     (operator.truediv, FLOAT): ("torch.aten.div.float", FLOAT),
-    (operator.sub, FLOAT): ("torch.aten.sub.float", FLOAT),
-    (operator.neg, FLOAT): ("torch.aten.neg.float", FLOAT),
     (max, INT): ("torch.prim.max.int", INT),
     (min, INT): ("torch.prim.min.int", INT),
     (float, INT): ("torch.aten.Float.Scalar", FLOAT),
     (math.sqrt, INT): ("torch.aten.sqrt.int", FLOAT),
-    (operator.eq, INT): ("torch.aten.eq.int", BOOL),
-    (operator.ne, INT): ("torch.aten.ne.int", BOOL),
-    (operator.lt, INT): ("torch.aten.lt.int", BOOL),
-    (operator.le, INT): ("torch.aten.le.int", BOOL),
-    (operator.gt, INT): ("torch.aten.gt.int", BOOL),
-    (operator.ge, INT): ("torch.aten.ge.int", BOOL),
     (operator.not_, BOOL): ("torch.aten.__not__", BOOL),
     (operator.and_, BOOL): ("torch.aten.__and__.bool", BOOL),
     (operator.or_, BOOL): ("torch.aten.__or__.bool", BOOL),

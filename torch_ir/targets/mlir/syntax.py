@@ -11,7 +11,7 @@ from torch_ir.errors import ConversionError
 from torch_ir.escaping import in_mlir
 from torch_ir.ir import TensorData, TensorMeta
 
-_ELEMENTS = {
+ELEMENTS = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
     "float8_e4m3fn": "f8E4M3FN", "float8_e4m3fnuz": "f8E4M3FNUZ", "float8_e5m2": "f8E5M2",
     "float8_e5m2fnuz": "f8E5M2FNUZ", "int64": "si64", "int32": "si32", "int16": "si16", "int8": "si8", "uint8": "ui8",
@@ -57,9 +57,9 @@ def _plain(tensor: TensorMeta, element: str) -> str:
 
 
 def _element(tensor: TensorMeta) -> str:
-    if tensor.dtype not in _ELEMENTS:
+    if tensor.dtype not in ELEMENTS:
         raise ConversionError(f"the torch dialect of MLIR has no elements of dtype {tensor.dtype}, as {tensor!r} has")
-    return _ELEMENTS[tensor.dtype]
+    return ELEMENTS[tensor.dtype]
 
 
 def nested(items: list[str], shape: tuple[int, ...]) -> str:

@@ -53,15 +53,15 @@ class Writer(GraphWriter[Value], Text):
         """Load an external weight, or a constant of the graph."""
         made = self.values[tensor.name] = self.new(tensor)
         if tensor.param is not None and tensor.param.data is not None:
-            self.say(f"{made.name} = torch.vtensor.literal({literal(tensor, tensor.param.data)}) : {made.type}")
+            self.write(f"{made.name} = torch.vtensor.literal({literal(tensor, tensor.param.data)}) : {made.type}")
             return
         key, plain = tensor.key or tensor.name, builtin_type(tensor)
         place = symbol(self._symbols.free(key))
         parameter = f"#flow.parameter.named<{in_mlir(SCOPE)}::{in_mlir(key)}>"
         self.globals.append(f"  util.global private {place} = {parameter} : {plain}")
         loaded = self.name(key)
-        self.say(f"{loaded} = util.global.load {place} : {plain}")
-        self.say(f"{made.name} = torch_c.from_builtin_tensor {loaded} : {plain} -> {made.type}")
+        self.write(f"{loaded} = util.global.load {place} : {plain}")
+        self.write(f"{made.name} = torch_c.from_builtin_tensor {loaded} : {plain} -> {made.type}")
 
     def measured(self, value: Value, dim: int | None, name: str) -> Value:
         if dim is None:

@@ -13,30 +13,29 @@ import torch
 from torch import Tensor
 
 from torch_ir.ir import OpNode
+from torch_ir.passes.decompose.quantized_rules import QUANTIZED
 from torch_ir.passes.decompose.rewriting import Rule
 from torch_ir.targets.stablehlo.torch_rules import log_sigmoid
 
 _aten = torch.ops.aten
+_LINEAR = "quantized_decomposed.dequantize_per_channel.default"  # it becomes DequantizeLinear
 
 
 def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *given: Any, **options: Any
 ) -> Any:
     """Return zeros for fully masked queries, where runtimes return a mean of all values, or NaN."""
+    return NotImplemented if attn_mask is None else masked_attention(query, key, value, attn_mask, *given, **options)
+
+
+def masked_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *given: Any, **options: Any
+) -> Tensor:
+    """Compute attention with zeros for fully masked queries."""
+    made: Tensor = _aten.scaled_dot_product_attention.default(query, key, value, attn_mask, *given, **options)
     if attn_mask is None:
-        return NotImplemented
+        return made
     seen = attn_mask if attn_mask.dtype == torch.bool else attn_mask != -torch.inf
-    made = _aten.scaled_dot_product_attention.default(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-    )
     return torch.where(seen.any(-1, keepdim=True), made, 0.0)
 
 
@@ -205,6 +204,7 @@ EXPORTED: dict[str, Rule] = {
     "aten.log2.default": _logarithm(2.0),
     "aten.log10.default": _logarithm(10.0),
     "aten.arange.start_step": arange,
+    **{name: rule for name, rule in QUANTIZED.items() if name != _LINEAR},
 }
 
 

@@ -1,8 +1,8 @@
-"""ONNX for the operators of `quantized_decomposed`, which torch's exporter lacks.
+"""ONNX for the operators of `quantized_decomposed` that become QuantizeLinear and DequantizeLinear.
 
-Per tensor and per channel, they become QuantizeLinear and DequantizeLinear, which runtimes replace by integer kernels;
-the others are written as arithmetic. QuantizeLinear divides by a scale where torch multiplies by its inverse, so that a
-value next to the middle of two integers may be rounded to the other one.
+Runtimes replace these by integer kernels; the other operators are rewritten as arithmetic before. QuantizeLinear
+divides by a scale where torch multiplies by its inverse, so that a value next to the middle of two integers may be
+rounded to the other one.
 """
 
 from __future__ import annotations
@@ -27,15 +27,7 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     return {
         quantized.quantize_per_tensor.default: _quantize_by_numbers,
         quantized.dequantize_per_tensor.default: _dequantize_by_numbers,
-        quantized.quantize_per_tensor.tensor: _quantize_by_tensors,
-        quantized.dequantize_per_tensor.tensor: _dequantize_by_tensors,
-        quantized.quantize_per_channel.default: _quantize_per_channel,
         quantized.dequantize_per_channel.default: _dequantize_per_channel,
-        quantized.quantize_per_channel_group.default: _quantize_per_group,
-        quantized.dequantize_per_channel_group.default: _dequantize_per_group,
-        quantized.quantize_per_token.default: _quantize_by_tensors,
-        quantized.dequantize_per_token.default: _dequantize_by_tensors,
-        quantized.convert_element_type.no_fuse: _convert,
     }
 
 
@@ -44,7 +36,8 @@ def _quantize_by_numbers(
 ) -> Any:
     if _WHOLE.get(dtype) != (quant_min, quant_max):
         scaled = op.Mul(op.Cast(input, to=_FLOAT32), _number(1.0 / scale))
-        return _rounded(scaled, _number(float(zero_point)), quant_min, quant_max, dtype)
+        shifted = op.Add(op.Round(scaled), _number(float(zero_point)))
+        return op.Cast(op.Clip(shifted, _number(float(quant_min)), _number(float(quant_max))), to=dtype)
     return op.QuantizeLinear(op.Cast(input, to=_FLOAT32), _number(scale), _integer(zero_point, dtype))
 
 
@@ -58,40 +51,6 @@ def _dequantize_by_numbers(
     out_dtype: int = _FLOAT32,
 ) -> Any:
     return _cast(op.DequantizeLinear(input, _number(scale), _integer(zero_point, dtype)), out_dtype)
-
-
-def _quantize_by_tensors(
-    input: TensorType, scale: TensorType, zero_point: TensorType, quant_min: int, quant_max: int, dtype: int
-) -> Any:
-    scaled = op.Mul(op.Cast(input, to=_FLOAT32), op.Reciprocal(op.Cast(scale, to=_FLOAT32)))
-    return _rounded(scaled, op.Cast(zero_point, to=_FLOAT32), quant_min, quant_max, dtype)
-
-
-def _dequantize_by_tensors(
-    input: TensorType,
-    scale: TensorType,
-    zero_point: TensorType,
-    quant_min: int,
-    quant_max: int,
-    dtype: int,
-    out_dtype: int = _FLOAT32,
-) -> Any:
-    shifted = op.Sub(op.Cast(input, to=_FLOAT32), op.Cast(zero_point, to=_FLOAT32))
-    return _cast(op.Mul(shifted, op.Cast(scale, to=_FLOAT32)), out_dtype)
-
-
-def _quantize_per_channel(
-    input: TensorType,
-    scales: TensorType,
-    zero_points: TensorType,
-    axis: int,
-    quant_min: int,
-    quant_max: int,
-    dtype: int,
-) -> Any:
-    inverse = op.Reciprocal(_along(scales, axis, input))
-    zeros = op.Cast(_along(zero_points, axis, input), to=_FLOAT32)
-    return _rounded(op.Mul(op.Cast(input, to=_FLOAT32), inverse), zeros, quant_min, quant_max, dtype)
 
 
 def _dequantize_per_channel(
@@ -109,57 +68,7 @@ def _dequantize_per_channel(
     return _cast(op.DequantizeLinear(input, scales, op.Cast(zero_points, to=dtype), axis=axis), out_dtype)
 
 
-def _quantize_per_group(
-    input: TensorType,
-    scales: TensorType,
-    zero_points: TensorType,
-    quant_min: int,
-    quant_max: int,
-    dtype: int,
-    group_size: int,
-) -> Any:
-    parts = op.Reshape(op.Cast(input, to=_FLOAT32), op.Constant(value_ints=[-1, group_size]))
-    column = op.Constant(value_ints=[-1, 1])
-    scaled = op.Mul(parts, op.Reciprocal(op.Reshape(scales, column)))
-    zeros = op.Cast(op.Reshape(zero_points, column), to=_FLOAT32)
-    return op.Reshape(_rounded(scaled, zeros, quant_min, quant_max, dtype), op.Shape(input))
-
-
-def _dequantize_per_group(
-    input: TensorType,
-    scales: TensorType,
-    zero_points: Optional[TensorType],  # noqa: UP045  # the exporter reads the annotation
-    quant_min: int,
-    quant_max: int,
-    dtype: int,
-    group_size: int,
-    output_dtype: int = _FLOAT32,
-) -> Any:
-    column = op.Constant(value_ints=[-1, 1])
-    parts = op.Cast(op.Reshape(input, op.Constant(value_ints=[-1, group_size])), to=_FLOAT32)
-    if zero_points is not None:
-        parts = op.Sub(parts, op.Cast(op.Reshape(zero_points, column), to=_FLOAT32))
-    return _cast(op.Reshape(op.Mul(parts, op.Reshape(scales, column)), op.Shape(input)), output_dtype)
-
-
-def _convert(input: TensorType, dtype: int) -> Any:
-    return op.Cast(input, to=dtype)
-
-
 # -- parts ------------------------------------------------------------------------------------------------------------
-
-
-def _rounded(scaled: Any, zeros: Any, quant_min: int, quant_max: int, dtype: int) -> Any:
-    """Return scaled values as integers of a range."""
-    shifted = op.Add(op.Round(scaled), zeros)
-    return op.Cast(op.Clip(shifted, _number(float(quant_min)), _number(float(quant_max))), to=dtype)
-
-
-def _along(values: Any, axis: int, input: Any) -> Any:
-    """Return one value per channel with the rank of a tensor."""
-    shape = [1] * len(input.shape)
-    shape[axis] = -1
-    return op.Reshape(values, op.Constant(value_ints=shape))
 
 
 def _number(value: float) -> Any:

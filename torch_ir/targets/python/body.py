@@ -69,12 +69,12 @@ class Body:
     def line(self, text: str) -> None:
         self.lines.append(self.indent + text)
 
-    def give(self, tensor: TensorMeta, name: str = "") -> str:
+    def name_tensor(self, tensor: TensorMeta, name: str = "") -> str:
         """Assign a name to a tensor."""
         self.values[tensor] = name or free_name(tensor.name, self.taken)
         return self.values[tensor]
 
-    def know(self, symbol: str) -> str:
+    def name_size(self, symbol: str) -> str:
         """Assign a name to a size."""
         self.sizes[symbol] = free_name(symbol, self.taken)
         return self.sizes[symbol]
@@ -87,7 +87,7 @@ class Body:
                 if symbol.dim is not None:
                     size, shown = f"{size}.shape[{symbol.dim}]", str(tensor.shape[symbol.dim])
                 solved = solution(shown, symbol.name, size, self.sizes)
-                self.line(f"{self.know(symbol.name)} = {solved}")
+                self.line(f"{self.name_size(symbol.name)} = {solved}")
 
     def calls(self) -> None:
         """Write all nodes."""
@@ -129,7 +129,7 @@ class Body:
 
     def _left(self, made: Sequence[TensorMeta], is_list: bool) -> str:
         """Return the left side of an assignment; unused results have no name."""
-        names = [self.give(tensor) if tensor.consumers or tensor in self._bound else "_" for tensor in made]
+        names = [self.name_tensor(tensor) if tensor.consumers or tensor in self._bound else "_" for tensor in made]
         return f"({names[0]},)" if is_list and len(names) == 1 else ", ".join(names)
 
     def _gives_as_many(self, found: Operator, made: Sequence[TensorMeta]) -> bool:
@@ -191,7 +191,9 @@ class Body:
 
         def copied(value: Any) -> Code:
             tensor = next(outputs)
-            self.lines += call("aten.clone.default", [str(value)], self.indent, self.give(tensor), _types([tensor]))
+            self.lines += call(
+                "aten.clone.default", [str(value)], self.indent, self.name_tensor(tensor), _types([tensor])
+            )
             return Code(self.values[tensor])
 
         for name in written:
@@ -208,7 +210,7 @@ class Body:
         for tensor in dict.fromkeys(self.ir.returns.inputs):
             if shows(tensor, places.keys()):
                 before = self.values[tensor]
-                self.lines += call("aten.clone.default", [before], self.indent, self.give(tensor))
+                self.lines += call("aten.clone.default", [before], self.indent, self.name_tensor(tensor))
         for target, value in self.ir.mutations:
             self.lines += call("aten.copy_.default", [places[target], self.values[value]], self.indent)
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from torch_ir.errors import ConversionError
 from torch_ir.escaping import in_python
-from torch_ir.ir import IR, Branch, Dtype, Param, Slot, TensorData, TensorMeta
+from torch_ir.ir import IR, Branch, Dtype, Slot, TensorData, TensorMeta
 from torch_ir.ir.files.side_file import SideFile
 from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ir.regroup.functions import calls_by_function
@@ -122,10 +122,14 @@ class _Source:
             raise ConversionError(f"function {name!r} has its own weights, which a Python function cannot have")
         writer = Body(body, set(self.taken), self._write_functions(body), self.helper, _STEP)
         tree = Slot(0) if is_only_called and len(body.graph_outputs) == 1 else body.output_tree
-        sizes = {size: writer.know(size) for size in sorted(sizes_read(body))}
+        sizes = {size: writer.name_size(size) for size in sorted(sizes_read(body))}
         function = Function(free_name(name, {*self.taken, *GLOBALS}), sizes, isinstance(tree, Slot))
         self.taken.add(function.name)
-        given = [*(writer.give(tensor) for tensor in body.graph_inputs), *(["*"] if sizes else []), *sizes.values()]
+        given = [
+            *(writer.name_tensor(tensor) for tensor in body.graph_inputs),
+            *(["*"] if sizes else []),
+            *sizes.values(),
+        ]
         writer.bind(body.graph_inputs)
         writer.calls()
         writer.line(f"return {writer.returned(tree)}")
@@ -168,7 +172,7 @@ class _Source:
         """Name the graph inputs in an argument, and check its other values."""
         if isinstance(tree, Slot):
             tensor = self.ir.graph_inputs[tree]
-            writer.give(tensor, place if place.isidentifier() else "")
+            writer.name_tensor(tensor, place if place.isidentifier() else "")
             if writer.values[tensor] != place:
                 writer.line(f"{writer.values[tensor]} = {place}")
         elif not isinstance(tree, Branch):
@@ -185,12 +189,12 @@ class _Source:
         param = tensor.param
         assert param is not None  # guaranteed by `check`
         hold(nn.Module(), param, torch.empty(0, device="meta"))  # raises for invalid keys
-        arguments = ["self", self._made(tensor, param), *map(literal, param.keys)]
+        arguments = ["self", self._made(tensor), *map(literal, param.keys)]
         if param.kind == "parameter":
             return call("parameter", arguments, _STEP * 2)
         return call("buffer", [*arguments, *([] if param.kind == "buffer" else ["persistent=False"])], _STEP * 2)
 
-    def _made(self, tensor: TensorMeta, param: Param) -> str:
+    def _made(self, tensor: TensorMeta) -> str:
         if tensor in self.constants:
             made = self._constant(self.constants[tensor])
             strides = None if tensor.stride is None else (tensor.shape, tensor.stride)

@@ -11,15 +11,12 @@ import torch
 from torch_ir.errors import ConversionError
 from torch_ir.ir import Dim, TensorData
 from torch_ir.ops.torch_types import TORCH_DTYPES
-from torch_ir.targets.mlir.syntax import nested, number
+from torch_ir.targets.mlir.syntax import ELEMENTS, nested, number
 
 _ELEMENTS = {
-    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
-    "float8_e4m3fn": "f8E4M3FN", "float8_e4m3fnuz": "f8E4M3FNUZ", "float8_e5m2": "f8E5M2",
-    "float8_e5m2fnuz": "f8E5M2FNUZ", "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8", "uint8": "ui8",
-    "uint16": "ui16", "uint32": "ui32", "uint64": "ui64", "bool": "i1", "complex128": "complex<f64>",
-    "complex64": "complex<f32>",
-}  # fmt: skip
+    **{dtype: text.removeprefix("s") for dtype, text in ELEMENTS.items()},  # signed integers are signless here
+    **{f"uint{bits}": f"ui{bits}" for bits in (16, 32, 64)},
+}
 _BITS = {"float64": ("d", "Q"), "float32": ("f", "I"), "float16": ("e", "H")}  # struct codes of a float and its bits
 HALVES = ("float16", "bfloat16")
 REALS = {"complex64": "float32", "complex128": "float64"}
@@ -52,7 +49,7 @@ def tensor_type(shape: Sequence[Dim], dtype: str) -> str:
 
 
 def scalar_text(value: Any, dtype: str) -> str:
-    """Return a number as an element of a dtype, rounded as torch rounds it."""
+    """Return a number as an element of a dtype, rounded as torch rounds it; integers wrap around."""
     if is_complex(dtype):
         value = complex(value)
         parts = (scalar_text(part, REALS[dtype]) for part in (value.real, value.imag))
@@ -60,7 +57,8 @@ def scalar_text(value: Any, dtype: str) -> str:
     if dtype == "bool":
         return number(bool(value))
     if not is_float(dtype):
-        return str(int(value))
+        limits = torch.iinfo(TORCH_DTYPES[dtype])
+        return str((int(value) - limits.min) % (1 << limits.bits) + limits.min)
     rounded = float(torch.tensor(value, dtype=TORCH_DTYPES[dtype]).to(torch.float64))
     if rounded - rounded == 0:
         return number(rounded)

@@ -44,7 +44,8 @@ class Writer(GraphWriter[Value], Builder):
     def size(self, dim: Dim) -> Value:
         if isinstance(dim, int):
             return self.full(dim, (), "int64")
-        return Value(self.sizes.of(dim).name, (), "int64")
+        found = self.sizes.of(dim)
+        return Value(found.name, (), _DTYPES[found.type])
 
     def measured(self, value: Value, dim: int | None, name: str) -> numbers.Value:
         if dim is None:

@@ -66,7 +66,7 @@ class Builder(Lines):
         self._constants: dict[str, Value] = {}
         self._head: list[str] | None = []  # lines of constants; None inside a region
 
-    def whole(self) -> list[str]:
+    def all_lines(self) -> list[str]:
         return [*(self._head or ()), *self.lines]
 
     # -- operators ------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class Builder(Lines):
         left = f'{names_of(made)} = "stablehlo.{name}"({names_of(operands)})'
         right = f"{f' {{{attrs}}}' if attrs else ''} : ({types_of(operands)}) -> ({types_of(made)})"
         if not regions:
-            self.say(left + right)
+            self.write(left + right)
             return made
         for at, (kinds, body) in enumerate(regions):
             given = [Value(self.name("arg"), *kind) for kind in kinds]
@@ -96,7 +96,7 @@ class Builder(Lines):
             self.open(f"{left} ({{" if at == 0 else "}, {", [f"^bb0({label}):"] if given else [])
             with self._own_constants():
                 returned = body(*given)
-                self.say(f'"stablehlo.return"({names_of(returned)}) : ({types_of(returned)}) -> ()')
+                self.write(f'"stablehlo.return"({names_of(returned)}) : ({types_of(returned)}) -> ()')
             if at + 1 < len(regions):
                 self._depth -= 1
         self.close("})" + right)
@@ -133,7 +133,7 @@ class Builder(Lines):
             made = self._constants[key] = Value(self.name("c"), shape, dtype)
             line = f'{made.name} = "stablehlo.constant"() {{value = {key}}} : () -> {kind}'
             if self._head is None:
-                self.say(line)
+                self.write(line)
             else:
                 self._head.append(f"    {line}")
         return self._constants[key]
@@ -141,7 +141,7 @@ class Builder(Lines):
     # -- sizes ----------------------------------------------------------------------------------------------------
 
     def size(self, dim: Dim) -> Value:
-        """Return a size as a scalar of type i64."""
+        """Return a size as a scalar of type i64, or of type f64 if it is a fraction."""
         raise NotImplementedError
 
     def sizes_of(self, dims: Sequence[Dim]) -> Value:
@@ -251,6 +251,12 @@ class Builder(Lines):
 
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
         return self.pointwise("select", condition, yes, no, dtype=yes.dtype)
+
+    def parts(self, value: Value) -> list[Value]:
+        """Return the real and the imaginary parts of complex numbers; other numbers as they are."""
+        if not is_complex(value.dtype):
+            return [value]
+        return [self.emit(part, [value], value.shape, REALS[value.dtype]) for part in ("real", "imag")]
 
     def like(self, value: Value, number: Any) -> Value:
         """Return a number as a tensor of the same shape and dtype."""

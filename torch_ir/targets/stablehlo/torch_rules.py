@@ -157,7 +157,7 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     if min >= max:
         return NotImplemented
     flat = self.reshape(-1, 1)
-    places = ((flat - min) * (bins / (max - min))).floor().clamp(max=bins - 1)
+    places = ((flat - min) * bins / (max - min)).floor().clamp(max=bins - 1)
     bars = torch.arange(bins, dtype=self.dtype, device=self.device)
     return ((places == bars) & (flat >= min) & (flat <= max)).sum(0).to(self.dtype)
 

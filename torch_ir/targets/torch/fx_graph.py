@@ -69,7 +69,7 @@ def write_program(
     """
     writer = _Writer(ir)
     for tensor in given:
-        writer.give(tensor)
+        writer.add_input(tensor)
     for tensor in given:
         writer.bind(tensor)
     for node in nodes:
@@ -77,8 +77,8 @@ def write_program(
     if wanted is None or writes_back:
         writer.write_back()
     if wanted is None:
-        return writer.whole(writer.returned(ir.output_tree))
-    return writer.whole([writer.values[tensor] for tensor in wanted])
+        return writer.as_module(writer.returned(ir.output_tree))
+    return writer.as_module([writer.values[tensor] for tensor in wanted])
 
 
 class _Writer:
@@ -92,7 +92,7 @@ class _Writer:
         self.bound = symbols_by_tensor(ir.symbols.values())
         self.bodies: dict[str, fx.GraphModule] = {}
 
-    def give(self, tensor: TensorMeta) -> None:
+    def add_input(self, tensor: TensorMeta) -> None:
         """Add an input."""
         self.values[tensor] = node = self.graph.create_node("placeholder", "given", name=tensor.name)
         node.target = node.name  # sanitised by fx
@@ -201,7 +201,7 @@ class _Writer:
             return self.graph.call_function(tuple_class(tree), tuple(items))
         return rebuild(replace(tree, items=tuple(map(Slot, range(len(items))))), items)
 
-    def whole(self, result: Any) -> fx.GraphModule:
+    def as_module(self, result: Any) -> fx.GraphModule:
         """Return the graph as a module with this result."""
         self.graph.output(result)
         root = nn.Module()

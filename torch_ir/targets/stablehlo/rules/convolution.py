@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch_ir.errors import ConversionError
+from torch_ir.passes.weights.affine import each
 from torch_ir.targets.stablehlo.operations import Builder, Value, integers
 from torch_ir.targets.stablehlo.rules.elementwise_rules import Made
 from torch_ir.targets.stablehlo.rules.rule_table import lowers
-
-
-def spread(values: Any, count: int) -> list[int]:
-    """Return one number for each spatial dimension."""
-    listed = [values] if isinstance(values, int) else list(values)
-    return listed * count if len(listed) == 1 else listed
 
 
 @lowers("aten.convolution.default")
@@ -32,7 +26,7 @@ def convolution(
     groups: int,
 ) -> Value:
     count = len(weight.shape) - 2
-    steps, pads, gaps, more = (spread(each, count) for each in (stride, padding, dilation, output_padding))
+    steps, pads, gaps, more = (each(given, count) for given in (stride, padding, dilation, output_padding))
     value, kernel = hlo.wide(input), hlo.wide(weight)
     if is_unbatched := len(input.shape) == count + 1:
         value = hlo.reshape(value, (1, *value.shape))

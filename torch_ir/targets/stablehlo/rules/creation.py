@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch_ir.ir import Expr
@@ -66,11 +67,5 @@ def _triangle(is_upper: bool, hlo: Builder, made: Made, self: Value, diagonal: i
     return hlo.select(hlo.broadcast(kept, self.shape, [last - 1, last]), self, hlo.like(self, 0))
 
 
-@lowers("aten.triu.default")
-def triu(hlo: Builder, made: Made, self: Value, diagonal: int = 0) -> Value:
-    return _triangle(True, hlo, made, self, diagonal)
-
-
-@lowers("aten.tril.default")
-def tril(hlo: Builder, made: Made, self: Value, diagonal: int = 0) -> Value:
-    return _triangle(False, hlo, made, self, diagonal)
+add("aten.triu.default", partial(_triangle, True))
+add("aten.tril.default", partial(_triangle, False))

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_ir.targets.stablehlo.element_types import HALVES, UNSIGNED, is_complex, is_float
 from torch_ir.targets.stablehlo.operations import Builder, Value
-from torch_ir.targets.stablehlo.rules.elementwise_rules import Made, operand, to_shape, truncated
+from torch_ir.targets.stablehlo.rules.elementwise_rules import Made, in_double, operand, to_shape, truncated
 from torch_ir.targets.stablehlo.rules.rule_table import add, lowers
 
 
@@ -114,7 +114,7 @@ def square(hlo: Builder, made: Made, self: Value) -> Value:
 
 
 def _by_power(base: float, hlo: Builder, made: Made, self: Value) -> Value:
-    value = hlo.convert(hlo.convert(self, made[0].dtype), "float64")
+    value = in_double(hlo, made, self)
     return hlo.convert(hlo.pointwise("power", hlo.like(value, base), value), made[0].dtype)
 
 

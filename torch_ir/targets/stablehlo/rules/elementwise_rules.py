@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
 
+from torch_ir.errors import ConversionError
 from torch_ir.ir import Expr, TensorMeta
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
-from torch_ir.targets.stablehlo.element_types import UNSIGNED, is_float
+from torch_ir.targets.stablehlo.element_types import UNSIGNED, is_complex, is_float
 from torch_ir.targets.stablehlo.operations import Builder, Value
 from torch_ir.targets.stablehlo.rules.rule_table import add, lowers
 
@@ -40,6 +41,18 @@ def _example(value: Any) -> Any:
 def to_shape(hlo: Builder, value: Value, made: TensorMeta) -> Value:
     """Return a value with the shape and dtype of an output."""
     return hlo.broadcast(hlo.convert(value, made.dtype), made.shape)
+
+
+def in_double(hlo: Builder, made: Made, value: Value) -> Value:
+    """Return the operand of a function that is computed in float64, rounded to the dtype of the result before."""
+    return hlo.convert(hlo.convert(only_real(value), made[0].dtype), "float64")
+
+
+def only_real(value: Value) -> Value:
+    """Raise ConversionError for complex numbers, of which a conversion to real ones would drop a part."""
+    if is_complex(value.dtype):
+        raise ConversionError("there is no rule for complex numbers")
+    return value
 
 
 # -- one operand ------------------------------------------------------------------------------------------------------
@@ -105,16 +118,15 @@ def is_nan(hlo: Builder, made: Made, self: Value) -> Value:
 
 @lowers("aten.isfinite.default")
 def is_finite(hlo: Builder, made: Made, self: Value) -> Value:
-    if not is_float(self.dtype):
-        return hlo.full(True, self.shape, "bool")
-    return hlo.pointwise("is_finite", self, dtype="bool")
+    parts = [hlo.pointwise("is_finite", part, dtype="bool") for part in hlo.parts(self) if is_float(part.dtype)]
+    return reduce(partial(hlo.pointwise, "and"), parts, hlo.full(True, self.shape, "bool"))
 
 
 @lowers("aten.isinf.default")
 def is_infinite(hlo: Builder, made: Made, self: Value) -> Value:
-    if not is_float(self.dtype):
-        return hlo.full(False, self.shape, "bool")
-    return hlo.compare("EQ", hlo.pointwise("abs", self), hlo.like(self, float("inf")))
+    sizes = [hlo.pointwise("abs", part) for part in hlo.parts(self) if is_float(part.dtype)]
+    found = [hlo.compare("EQ", size, hlo.like(size, float("inf"))) for size in sizes]
+    return reduce(partial(hlo.pointwise, "or"), found, hlo.full(False, self.shape, "bool"))
 
 
 @lowers("aten.signbit.default")

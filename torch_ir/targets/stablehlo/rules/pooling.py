@@ -11,8 +11,8 @@ from typing import Any
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import Dim, TensorData
+from torch_ir.passes.weights.affine import each
 from torch_ir.targets.stablehlo.operations import Builder, Kind, Value, integers
-from torch_ir.targets.stablehlo.rules.convolution import spread
 from torch_ir.targets.stablehlo.rules.elementwise_rules import Made
 from torch_ir.targets.stablehlo.rules.reductions import lowest, total
 from torch_ir.targets.stablehlo.rules.rule_table import add
@@ -45,11 +45,11 @@ def _max_pool(
     count: int, hlo: Builder, made: Made, self: Value, kernel_size: Any, stride: Any = (), padding: Any = 0,
     dilation: Any = 1, ceil_mode: bool = False,
 ) -> Value:  # fmt: skip
-    sizes = spread(kernel_size, count)
-    steps = spread(stride, count) if stride else sizes
+    sizes = each(kernel_size, count)
+    steps = each(stride, count) if stride else sizes
     start = lowest("maximum", self.dtype)
     return _windows(
-        hlo, self, "maximum", start, sizes, steps, spread(dilation, count), spread(padding, count), made[0].shape
+        hlo, self, "maximum", start, sizes, steps, each(dilation, count), each(padding, count), made[0].shape
     )
 
 
@@ -64,8 +64,8 @@ def _avg_pool(
     count: int, hlo: Builder, made: Made, self: Value, kernel_size: Any, stride: Any = (), padding: Any = 0,
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Value:  # fmt: skip
-    sizes, pads = spread(kernel_size, count), spread(padding, count)
-    steps = spread(stride, count) if stride else sizes
+    sizes, pads = each(kernel_size, count), each(padding, count)
+    steps = each(stride, count) if stride else sizes
     shape, given = made[0].shape, self.shape[len(self.shape) - count :]
     value = _windows(hlo, hlo.wide(self), "add", 0, sizes, steps, [1] * count, pads, shape)
     counts = []
@@ -103,7 +103,7 @@ def _adaptive(name: str, count: int, hlo: Builder, made: Made, self: Value, outp
         counts.append([high - low for low, high in spans])
         value = _spans(hlo, value, dim, spans, name)
     if name == "add":
-        value = _divided(hlo, value, [prod(each) for each in itertools.product(*counts)], count)
+        value = _divided(hlo, value, [prod(spans) for spans in itertools.product(*counts)], count)
     return hlo.convert(value, made[0].dtype)
 
 
@@ -112,7 +112,7 @@ def _spans(hlo: Builder, value: Value, dim: int, spans: Sequence[tuple[int, int]
     low, high = spans[0]
     size = high - low
     start = 0 if name == "add" else lowest(name, value.dtype)
-    shape = [len(spans) if at == dim else each for at, each in enumerate(value.shape)]
+    shape = [len(spans) if at == dim else whole for at, whole in enumerate(value.shape)]
     if all(span == (at * size, (at + 1) * size) for at, span in enumerate(spans)):
         ones = [1] * (len(value.shape) - dim)
         windows = [size, *ones[1:]]
@@ -121,7 +121,7 @@ def _spans(hlo: Builder, value: Value, dim: int, spans: Sequence[tuple[int, int]
     for first, last in spans:
         part = hlo.slice_dim(value, dim, first, last, last - first)
         reduced = total(hlo, part, [dim]) if name == "add" else hlo.reduce(part, [dim], name, start)
-        parts.append(hlo.reshape(reduced, [1 if at == dim else each for at, each in enumerate(value.shape)]))
+        parts.append(hlo.reshape(reduced, [1 if at == dim else whole for at, whole in enumerate(value.shape)]))
     return hlo.concatenate(parts, dim, shape)
 
 

@@ -10,7 +10,11 @@ from torch_ir.targets.stablehlo.rules.rule_table import lowers
 
 
 def dot(hlo: Builder, left: Value, right: Value, batch: int, sides: tuple[int, int]) -> Value:
-    """Contract one dimension of each operand; the first `batch` dimensions of both are kept."""
+    """Contract one dimension of each operand; the first `batch` dimensions of both are kept.
+
+    Half-precision numbers are multiplied and added in float32.
+    """
+    left, right = hlo.wide(left), hlo.wide(right)
     names = ("lhs_batching_dimensions", "rhs_batching_dimensions")
     kept = ", ".join(f"{name} = [{', '.join(map(str, range(batch)))}]" for name in names)
     numbers = f"{kept}, lhs_contracting_dimensions = [{sides[0]}], rhs_contracting_dimensions = [{sides[1]}]"
@@ -27,29 +31,23 @@ def dot(hlo: Builder, left: Value, right: Value, batch: int, sides: tuple[int, i
 
 
 def _product(hlo: Builder, left: Value, right: Value, batch: int) -> Value:
-    """Return a product of matrices, accumulated in float32 for half-precision numbers."""
-    wide = [hlo.wide(value) for value in (left, right)]
-    return dot(hlo, wide[0], wide[1], batch, (batch + 1, batch))
+    """Return a product of matrices, or of each two of a batch."""
+    return dot(hlo, left, right, batch, (batch + 1, batch))
 
 
-@lowers("aten.mm.default")
-def mm(hlo: Builder, made: Made, self: Value, mat2: Value) -> Value:
-    return hlo.convert(_product(hlo, self, mat2, 0), made[0].dtype)
-
-
-@lowers("aten.bmm.default")
-def bmm(hlo: Builder, made: Made, self: Value, mat2: Value) -> Value:
-    return hlo.convert(_product(hlo, self, mat2, 1), made[0].dtype)
+@lowers("aten.mm.default", "aten.bmm.default")
+def matrix_product(hlo: Builder, made: Made, self: Value, mat2: Value) -> Value:
+    return hlo.convert(_product(hlo, self, mat2, len(self.shape) - 2), made[0].dtype)
 
 
 @lowers("aten.dot.default")
 def vector_product(hlo: Builder, made: Made, self: Value, tensor: Value) -> Value:
-    return hlo.convert(dot(hlo, hlo.wide(self), hlo.wide(tensor), 0, (0, 0)), made[0].dtype)
+    return hlo.convert(dot(hlo, self, tensor, 0, (0, 0)), made[0].dtype)
 
 
 @lowers("aten.mv.default")
 def mv(hlo: Builder, made: Made, self: Value, vec: Value) -> Value:
-    return hlo.convert(dot(hlo, hlo.wide(self), hlo.wide(vec), 0, (1, 0)), made[0].dtype)
+    return hlo.convert(dot(hlo, self, vec, 0, (1, 0)), made[0].dtype)
 
 
 def _plus(hlo: Builder, made: Made, self: Value, product: Value, beta: Any, alpha: Any) -> Value:
@@ -78,7 +76,7 @@ def baddbmm(
 @lowers("aten.linear.default")
 def linear(hlo: Builder, made: Made, input: Value, weight: Value, bias: Value | None = None) -> Value:
     """Contract the last dimension of both; the weight needs no transposition."""
-    product = dot(hlo, hlo.wide(input), hlo.wide(weight), 0, (len(input.shape) - 1, len(weight.shape) - 1))
+    product = dot(hlo, input, weight, 0, (len(input.shape) - 1, len(weight.shape) - 1))
     if bias is not None:
         product = hlo.pointwise("add", product, hlo.convert(bias, product.dtype))
     return to_shape(hlo, product, made[0])

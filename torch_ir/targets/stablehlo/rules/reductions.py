@@ -13,7 +13,7 @@ from torch_ir.errors import ConversionError
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.stablehlo.element_types import is_float
 from torch_ir.targets.stablehlo.operations import Builder, Kind, Value, integers, is_static
-from torch_ir.targets.stablehlo.rules.elementwise_rules import Made
+from torch_ir.targets.stablehlo.rules.elementwise_rules import Made, only_real
 from torch_ir.targets.stablehlo.rules.rule_table import Rule, add, axes, axis, lowers
 
 _BOUNDS = {"maximum": -1, "minimum": 1}
@@ -68,6 +68,8 @@ def _extremum(name: str, hlo: Builder, made: Made, self: Value, dim: Any = None,
 
 def _truth(name: str, hlo: Builder, made: Made, self: Value, dim: Any = None, **_: Any) -> Value:
     value = hlo.convert(self, "bool")
+    if dim == []:  # unlike for other reductions, no dimension
+        return value
     return _reduced(hlo, made, hlo.reduce(value, axes(dim, len(self.shape)), name, name == "and"))
 
 
@@ -153,7 +155,7 @@ for _short, _long in {"max": "maximum", "min": "minimum"}.items():
 
 def _moments(hlo: Builder, self: Value, dim: Any, correction: Any) -> tuple[Value, Value]:
     """Return variance and mean, without the reduced dimensions."""
-    value, dims = hlo.wide(self), axes(dim, len(self.shape))
+    value, dims = hlo.wide(only_real(self)), axes(dim, len(self.shape))
     count = _count(hlo, value, dims)
     mean = hlo.pointwise("divide", total(hlo, value, dims), count)
     kept = [at for at in range(len(value.shape)) if at not in dims]
@@ -164,20 +166,18 @@ def _moments(hlo: Builder, self: Value, dim: Any, correction: Any) -> tuple[Valu
     return hlo.pointwise("divide", squares, degrees), mean
 
 
-@lowers("aten.var.correction", "aten.var.dim", "aten.var.default")
-def variance(
-    hlo: Builder, made: Made, self: Value, dim: Any = None, correction: Any = None, unbiased: bool = True, **_: Any
-) -> Value:
-    wanted = correction if correction is not None else int(unbiased)
-    return _reduced(hlo, made, _moments(hlo, self, dim, wanted)[0])
+def _spread(
+    is_root: bool, hlo: Builder, made: Made, self: Value, dim: Any = None, correction: Any = None,
+    unbiased: bool = True, **_: Any,
+) -> Value:  # fmt: skip
+    """Return the variance, or its root."""
+    variance = _moments(hlo, self, dim, int(unbiased) if correction is None else correction)[0]
+    return _reduced(hlo, made, hlo.pointwise("sqrt", variance) if is_root else variance)
 
 
-@lowers("aten.std.correction", "aten.std.dim", "aten.std.default")
-def deviation(
-    hlo: Builder, made: Made, self: Value, dim: Any = None, correction: Any = None, unbiased: bool = True, **_: Any
-) -> Value:
-    wanted = correction if correction is not None else int(unbiased)
-    return _reduced(hlo, made, hlo.pointwise("sqrt", _moments(hlo, self, dim, wanted)[0]))
+for _overload in ("correction", "dim", "default"):
+    add(f"aten.var.{_overload}", partial(_spread, False))
+    add(f"aten.std.{_overload}", partial(_spread, True))
 
 
 @lowers("aten.var_mean.correction")

@@ -128,9 +128,7 @@ def scatter(hlo: Builder, made: Made, self: Value, dim: int, index: Value, src: 
     return _scatter(hlo, self, dim, index, hlo.convert(src, self.dtype), _REDUCERS.get(reduce))
 
 
-@lowers("aten.scatter_add.default")
-def scatter_add(hlo: Builder, made: Made, self: Value, dim: int, index: Value, src: Value) -> Value:
-    return _scatter(hlo, self, dim, index, hlo.convert(src, self.dtype), "add")
+add("aten.scatter_add.default", partial(scatter, reduce="add"))
 
 
 @lowers("aten.scatter.value", "aten.scatter.value_reduce")

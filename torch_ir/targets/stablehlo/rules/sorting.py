@@ -37,7 +37,7 @@ def sort(
 def argsort(
     hlo: Builder, made: Made, self: Value, dim: int = -1, descending: bool = False, stable: bool | None = None
 ) -> Value:
-    return ordered(hlo, self, axis(dim, len(self.shape)), descending)[1]
+    return sort(hlo, made, self, dim, descending)[1]
 
 
 @lowers("aten.topk.default")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from torch_ir.targets.stablehlo.operations import Builder, Value
-from torch_ir.targets.stablehlo.rules.elementwise_rules import Made
+from torch_ir.targets.stablehlo.rules.elementwise_rules import Made, in_double
 from torch_ir.targets.stablehlo.rules.rule_table import add, lowers
 
 # Rational approximations of the error functions, highest power first, from the Cephes library (S. Moshier).
@@ -162,8 +162,7 @@ def _atanh(hlo: Builder, x: Value) -> Value:
 
 
 def _in_double(function: Callable[[Builder, Value], Value], hlo: Builder, made: Made, self: Value) -> Value:
-    value = hlo.convert(hlo.convert(self, made[0].dtype), "float64")
-    return hlo.convert(function(hlo, value), made[0].dtype)
+    return hlo.convert(function(hlo, in_double(hlo, made, self)), made[0].dtype)
 
 
 @lowers("aten.erf.default")

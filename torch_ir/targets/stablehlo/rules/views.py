@@ -9,7 +9,7 @@ from typing import Any
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import Dim
-from torch_ir.targets.stablehlo.element_types import REALS, is_complex
+from torch_ir.targets.stablehlo.element_types import is_complex
 from torch_ir.targets.stablehlo.operations import Builder, Value, integers, is_static
 from torch_ir.targets.stablehlo.rules.elementwise_rules import Made, operand
 from torch_ir.targets.stablehlo.rules.rule_table import add, axes, axis, lowers
@@ -80,8 +80,8 @@ def meshgrid(hlo: Builder, made: Made, tensors: Sequence[Value], indexing: str =
 
 @lowers("aten.view_as_real.default", "aten.view_as_real_copy.default")
 def view_as_real(hlo: Builder, made: Made, self: Value) -> Value:
-    parts = [hlo.emit(part, [self], self.shape, REALS[self.dtype]) for part in ("real", "imag")]
-    return hlo.concatenate([hlo.reshape(part, (*self.shape, 1)) for part in parts], len(self.shape), made[0].shape)
+    parts = [hlo.reshape(part, (*self.shape, 1)) for part in hlo.parts(self)]
+    return hlo.concatenate(parts, len(self.shape), made[0].shape)
 
 
 @lowers("aten.view_as_complex.default", "aten.view_as_complex_copy.default")
@@ -103,7 +103,7 @@ for _name in ("real", "imag"):
 def conjugate(hlo: Builder, made: Made, self: Value) -> Value:
     if not is_complex(self.dtype):
         return self
-    real, imag = (hlo.emit(part, [self], self.shape, REALS[self.dtype]) for part in ("real", "imag"))
+    real, imag = hlo.parts(self)
     return hlo.pointwise("complex", real, hlo.pointwise("negate", imag), dtype=self.dtype)
 
 
