@@ -5,7 +5,7 @@ TORCH ?= 2.15.*
 TORCH_ENV ?= .venv-torch-$(TORCH:.*=)
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
-.PHONY: install demo test test-all test-torch browser lint types bench fuzz docs docs-serve completions proto clean
+.PHONY: install demo test test-all test-torch browser lint types bench fuzz docs docs-serve proto clean
 
 install: .venv/.installed  ## the environment alone: pinned versions, in .venv
 
@@ -48,9 +48,6 @@ docs: .venv/.installed  ## the documentation as a site that needs no network: si
 
 docs-serve: .venv/.installed  ## the same on localhost:8000, built anew at every change
 	$(MKDOCS) serve --strict
-
-completions: .venv/.installed  ## the scripts that `torch-ir completion` prints, anew from the parser
-	$(BIN)/python -m tests.completions --write
 
 proto: .venv/.installed  ## the descriptor set of the protobuf format, anew from its specification
 	for name in torch_ir chakra; do $(BIN)/python -m grpc_tools.protoc -I torch_ir/formats \

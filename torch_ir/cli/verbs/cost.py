@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "--mode MODE",
         "how the graph runs on a calibrated device: eager, executor (default) or compiled",
+        words=("eager", "executor", "compiled"),
         default="executor",
     )
     argument(parser, "--function NAME", "report a function of the graph instead, such as decode")

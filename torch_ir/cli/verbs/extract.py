@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "--capture HOW",
         "`export` with torch.export, `record` one run in Python, or `auto`: export, else record (default)",
+        choices=("auto", "export", "record"),
         default="auto",
     )
     argument(parser, "--explore N", "limit of branches explored where Python branches on data (default: 16)", type=int)
@@ -65,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weight-layout WHOSE",
         "of models of transformers: read weights as a `checkpoint` stores them (default if it is quantised), or "
         "as the `model` has them in its state_dict (default otherwise)",
+        choices=("checkpoint", "model"),
     )
     add_dequantize(parser)
     argument(parser, "--crosscheck", "compare the recording with torch.export's graph")

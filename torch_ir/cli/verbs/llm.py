@@ -77,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "--weight-layout WHOSE",
         "read weights as a `checkpoint` stores them (default), or as the `model` has them in its state_dict",
+        choices=("checkpoint", "model"),
         default="checkpoint",
     )
     argument(
@@ -84,10 +85,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--form LAYOUT",
         "write one graph for every step, k tokens of each sequence at its position, over a cache of `slots` or "
         "`paged`, with block tables",
+        words=("slots", "paged"),
     )
     argument(parser, "--block-size N", "entries of a block of --form paged", type=int, default=16)
     argument(parser, "--rolling", "--form: sliding windows keep what they read")
-    argument(parser, "--cache-dtype DTYPE", "--form: store the cache as int8 or float8_e4m3fn")
+    argument(
+        parser,
+        "--cache-dtype DTYPE",
+        "--form: store the cache as int8 or float8_e4m3fn",
+        words=("int8", "float8_e4m3fn"),
+    )
     argument(parser, "--max-length N", "--form: the longest sequence, if not the model's", type=int)
     add_dequantize(parser)
     argument(
