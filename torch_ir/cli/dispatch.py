@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_ir._version import __version__
-from torch_ir.cli.arguments.named_files import refuse_missing, refuse_other_formats, refuse_overwriting
+from torch_ir.cli.arguments.named_files import check_files
 from torch_ir.cli.parser import Program, UsageError
 from torch_ir.cli.progress import progress
 from torch_ir.cli.stdout import STDOUT, settle_stdout
@@ -86,9 +86,7 @@ def _run(program: str, words: list[str]) -> int:
     try:
         with terminable(), progress(f"{program} {arguments.verb}", quiet=arguments.quiet), _warnings_as_lines(program):
             settle_stdout(arguments)
-            refuse_overwriting(arguments)
-            refuse_other_formats(arguments)
-            refuse_missing(arguments)
+            check_files(arguments)
             _import_code(arguments)
             status: int = arguments.run(arguments)
         return status

@@ -143,17 +143,6 @@ def add_level(parser: argparse._ActionsContainer) -> None:
     argument(parser, "--leaf CLASS...", "keep calls of this class whole, such as LlamaDecoderLayer; repeatable")
 
 
-def load_at_level(arguments: argparse.Namespace) -> IR:
-    """Load a graph file at the granularity of `add_level`."""
-    return at_level(load_graph(arguments.file), arguments)
-
-
-def at_level(ir: IR, arguments: argparse.Namespace) -> IR:
-    """Return a graph at the granularity of `add_level`."""
-    level = arguments.level or ("module" if arguments.leaf else None)
-    return ir if level is None else ir.at_level(level, arguments.leaf)
-
-
 def load_graph(path: str) -> IR:
     """Load a graph file; every error names the file."""
     from torch_ir.formats import is_protobuf, load_protobuf

@@ -11,7 +11,7 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from torch_ir.cli.arguments.graph_argument import MODELS
+from torch_ir.cli.arguments.graph_argument import MODELS, check_leaf
 from torch_ir.cli.stdout import STDOUT
 from torch_ir.cli.verb import add_blocks, add_dequantize, add_inputs, add_json, add_level, argument, save_graph, show
 from torch_ir.cli.verbs.info import counts_text, summarise
@@ -94,6 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         dequantize=arguments.dequantize,
         model_name=arguments.name,
     )
+    check_leaf(arguments.leaf, captured.ir)
     path = _output(arguments.output, captured.ir.model_name)
     if path == STDOUT:
         sys.stdout.write(captured.ir.to_json())

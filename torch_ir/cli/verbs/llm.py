@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from torch_ir.cli.models.model_kinds import GRAPHS
 from torch_ir.cli.progress import show_progress, watch_layers
 from torch_ir.cli.verb import (
     DIFFERENT,
@@ -112,11 +113,14 @@ def run(arguments: argparse.Namespace) -> int:
     _check_options(arguments)
     if arguments.output is None:
         if not os.path.isfile(arguments.model):
-            raise CommandError(f"{arguments.model!r} is not an IR file; to capture a model, add -o FILE")
-        ir, facts = load_checked(arguments.model), {"file": arguments.model}
+            what = f"{arguments.model!r} is not an IR file"
+            if not os.path.exists(arguments.model) and arguments.model.endswith(GRAPHS):
+                what = f"no such file: {arguments.model}"
+            raise CommandError(f"{what}; to capture a model, add -o FILE")
+        ir, facts = _load(arguments.model), {"file": arguments.model}
     elif _is_graph(arguments):
         start = time.perf_counter()
-        ir, facts = _saved(_rewritten(load_checked(arguments.model), arguments), arguments, start)
+        ir, facts = _saved(_rewritten(_load(arguments.model), arguments), arguments, start)
     else:
         ir, facts = _extract(arguments)
     from dataclasses import asdict
@@ -136,6 +140,17 @@ def run(arguments: argparse.Namespace) -> int:
         facts["features"] = [asdict(edge) for edge in entry_map(ir) if edge.argument != "cache"]
     show(arguments, lambda: facts, lambda: "\n".join(_lines(facts)))
     return 0 if facts.get("is_valid", True) else DIFFERENT
+
+
+def _load(path: str) -> IR:
+    """Load the graph of a language model."""
+    from torch_ir.llm.cache_layout import DECODE
+    from torch_ir.llm.forms.step_graph import is_form
+
+    ir = load_checked(path)
+    if not is_form(ir) and DECODE not in ir.functions:
+        raise CommandError(f"{path} is not the graph of a language model; torch-ir llm MODEL -o FILE captures one")
+    return ir
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
