@@ -143,6 +143,13 @@ def add_level(parser: argparse._ActionsContainer) -> None:
     argument(parser, "--leaf CLASS...", "keep calls of this class whole, such as LlamaDecoderLayer; repeatable")
 
 
+def check_least(arguments: argparse.Namespace, least: int, *names: str) -> None:
+    """Raise CommandError for a number that is given, but too small."""
+    for name in names:
+        if (number := getattr(arguments, name)) is not None and number < least:
+            raise CommandError(f"--{name.replace('_', '-')} must be at least {least}, not {number}")
+
+
 def load_graph(path: str) -> IR:
     """Load a graph file; every error names the file."""
     from torch_ir.formats import is_protobuf, load_protobuf

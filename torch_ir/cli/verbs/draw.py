@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, open_against, open_at_level, sizes_of
-from torch_ir.cli.verb import add_level, add_sizes, argument
+from torch_ir.cli.verb import add_level, add_sizes, argument, check_least
 from torch_ir.errors import CommandError, GraphError, printable
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raise CommandError for options that are invalid or would have no effect."""
-    if (arguments.max_nodes or 0) < 0:
-        raise CommandError(f"--max-nodes must be at least 0, not {arguments.max_nodes}")
+    check_least(arguments, 0, "max_nodes")
     if arguments.radius is not None and not arguments.focus:
         raise CommandError("--radius is the distance from --focus NAME; add --focus")
     if sizes_of(arguments) and not (arguments.heat or arguments.against):

@@ -16,6 +16,7 @@ from torch_ir.cli.verb import (
     add_dequantize,
     add_json,
     argument,
+    check_least,
     load_checked,
     save_graph,
     show,
@@ -155,9 +156,7 @@ def _load(path: str) -> IR:
 
 def _check_options(arguments: argparse.Namespace) -> None:
     """Raise CommandError for options that do not go together."""
-    for option in ("batch", "prompt", "cache_length", "verify"):
-        if (size := getattr(arguments, option)) is not None and size < 1:
-            raise CommandError(f"--{option.replace('_', '-')} must be at least 1, not {size}")
+    check_least(arguments, 1, "batch", "prompt", "cache_length", "verify")
     if arguments.form is None and (name := next((each for each in _OF_FORMS if getattr(arguments, each)), None)):
         raise CommandError(f"--{name.replace('_', '-')} is an option of --form")
     rewrites = [f"--{name.replace('_', '-')}" for name in _REWRITES if getattr(arguments, name)]

@@ -58,16 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     import torch
 
-    from torch_ir.cli.arguments.input_values import graph_inputs
+    from torch_ir.cli.arguments.input_values import graph_call
     from torch_ir.cli.models.find import find_model
-    from torch_ir.ops.pytree import call_of
     from torch_ir.verify import VerificationReport
 
     ir = load_checked(arguments.file)
-    inputs = graph_inputs(ir, specs, dims, arguments.seed)
+    args, kwargs = graph_call(ir, specs, dims, arguments.seed)
     source = find_model(arguments.model)
     torch.manual_seed(arguments.seed)
-    args, kwargs = call_of(ir.input_tree, inputs)
     compare = _compare_blocks if arguments.blockwise else _compare_whole
     show_progress(f"comparing {arguments.file} with {arguments.model}")
     report = compare(arguments, ir, source, test_inputs=args, test_kwargs=kwargs)
