@@ -70,9 +70,13 @@ def run(arguments: argparse.Namespace) -> int:
     show_progress(f"comparing {arguments.file} with {arguments.model}")
     report = compare(arguments, ir, source, test_inputs=args, test_kwargs=kwargs)
     show(arguments, lambda: _as_record(report), lambda: report)
+    if isinstance(report, VerificationReport):
+        is_complete, was_compared = not report.not_compared, bool(report.trials)
+    else:
+        is_complete, was_compared = True, bool(report.checks)
     if report.is_valid:
-        return IN_PART if isinstance(report, VerificationReport) and report.not_compared else 0
-    return IN_PART if isinstance(report, VerificationReport) and not report.trials else DIFFERENT
+        return 0 if is_complete else IN_PART
+    return DIFFERENT if was_compared else IN_PART
 
 
 def _as_record(report: VerificationReport | BlockReport) -> dict[str, Any]:
