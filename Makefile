@@ -46,10 +46,10 @@ fuzz: .venv/.installed  ## readers and analyses, guided by coverage, for FUZZ_SE
 docs: .venv/.installed  ## the documentation as a site that needs no network: site/index.html
 	$(MKDOCS) build --strict
 
-docs-serve: .venv/.installed  ## the same on localhost:8000, built anew at every change
+docs-serve: .venv/.installed  ## the same on localhost:8000, rebuilt at every change
 	$(MKDOCS) serve --strict
 
-proto: .venv/.installed  ## the descriptor set of the protobuf format, anew from its specification
+proto: .venv/.installed  ## regenerate the descriptor set of the protobuf format
 	for name in torch_ir chakra; do $(BIN)/python -m grpc_tools.protoc -I torch_ir/formats \
 		--descriptor_set_out=torch_ir/formats/$$name.binpb $$name.proto; done
 

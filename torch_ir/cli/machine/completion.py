@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from torch_ir.cli.machine.completion_scripts import SCRIPTS, Argument, Command
 
@@ -32,7 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _argument(action: argparse.Action) -> Argument:
     """Return an argument of a parser; `words` are values that it offers without checking them."""
-    words = tuple(map(str, action.choices or getattr(action, "words", ())))
+    offered: Any = action.choices or getattr(action, "words", ())
+    words = tuple(map(str, offered))
     text = "" if action.help in (None, argparse.SUPPRESS) else str(action.help).replace("%%", "%")
     value = "" if action.nargs == 0 else str(action.metavar or action.dest)
     is_repeated = action.nargs in ("*", "+") or isinstance(action, argparse._AppendAction)
