@@ -8,7 +8,7 @@ TORCH_TESTS ?= -n 2 --dist worksteal
 UNPINNED := torch$(if $(TRANSFORMERS),|transformers|huggingface_hub|tokenizers)
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
-.PHONY: install demo test test-all test-torch browser lint types bench fuzz docs docs-serve completions proto clean
+.PHONY: install demo test test-all test-torch browser lint types bench fuzz docs docs-serve proto clean
 
 install: .venv/.installed  ## the environment alone: pinned versions, in .venv
 
@@ -49,13 +49,10 @@ fuzz: .venv/.installed  ## readers and analyses, guided by coverage, for FUZZ_SE
 docs: .venv/.installed  ## the documentation as a site that needs no network: site/index.html
 	$(MKDOCS) build --strict
 
-docs-serve: .venv/.installed  ## the same on localhost:8000, built anew at every change
+docs-serve: .venv/.installed  ## the same on localhost:8000, rebuilt at every change
 	$(MKDOCS) serve --strict
 
-completions: .venv/.installed  ## the scripts that `torch-ir completion` prints, anew from the parser
-	$(BIN)/python -m tests.completions --write
-
-proto: .venv/.installed  ## the descriptor set of the protobuf format, anew from its specification
+proto: .venv/.installed  ## regenerate the descriptor set of the protobuf format
 	for name in torch_ir chakra; do $(BIN)/python -m grpc_tools.protoc -I torch_ir/formats \
 		--descriptor_set_out=torch_ir/formats/$$name.binpb $$name.proto; done
 

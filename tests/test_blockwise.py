@@ -332,6 +332,8 @@ def test_verify_blockwise(
     assert "blocks compared: 4 of 4" in capsys.readouterr().out
     assert main([*given, "--unique", "--block", "Layer", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["checks"][-1]["like"] == "layers.1"
+    assert main([*given, "--block", "Lyaer"]) == 4  # nothing was compared
+    assert "the model has no module of class Lyaer" in capsys.readouterr().out
     wrong = sides[0].clone()
     next(node for node in wrong.nodes if node.op_type == "aten.relu.default").op_type = "aten.neg.default"
     wrong.save("net.json")

@@ -9,9 +9,9 @@ from importlib import metadata
 import pytest
 
 from tests.command_line import ROOT, command, failure
-from tests.completions import scripts
 from torch_ir.cli import main
-from torch_ir.cli.completions.completion import SHELLS, script_of
+from torch_ir.cli.dispatch import build_parser
+from torch_ir.cli.machine.completion_scripts import SCRIPTS
 from torch_ir.cli.machine.doctor_checks import CHECKUPS
 
 BROKEN = {
@@ -104,18 +104,26 @@ def test_commands_name_what_was_installed(source, tmp_path):
     )
 
 
-def test_completion_scripts_are_fresh():
-    """`python -m tests.completions --write` regenerates them."""
-    for path, text in scripts():
-        assert path.read_text() == text, f"{path.name} is old; run: python -m tests.completions --write"
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_completion_prints_the_script(shell, capsys):
-    assert main(["completion", shell]) == 0
-    assert capsys.readouterr().out == script_of(shell).read_text()
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_completion_prints_a_script_with_every_option(shell, capsys, tmp_path):
+    """Every option of every command is in the script, and the shell parses it."""
+    script = _script(shell, capsys, tmp_path)
+    text = script.read_text()
+    for name, parser in build_parser().verbs.choices.items():
+        assert name in text
+        for option in parser._option_string_actions:
+            assert (
+                f"-{'l' if option[:2] == '--' else 's'} {option.lstrip('-')}" if shell == "fish" else option
+            ) in text
     if shutil.which(shell):
-        subprocess.run([shell, "-n", str(script_of(shell))], check=True)
+        subprocess.run([shell, "-n", str(script)], check=True)
+
+
+def _script(shell, capsys, folder):
+    assert main(["completion", shell]) == 0
+    path = folder / f"script.{shell}"
+    path.write_text(capsys.readouterr().out)
+    return path
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="bash is not here")
@@ -130,16 +138,21 @@ def test_completion_prints_the_script(shell, capsys):
         (["cost", "--by", "n"], ["node"]),
         (["info", "mod"], ["model.json"]),
         (["diff", "model.json", "mod"], ["model.json"]),
-        (["completion", ""], list(SHELLS)),
+        (["completion", ""], list(SCRIPTS)),
+        (["llm", "llm.json", "--form", ""], ["slots", "paged"]),
+        (["weights", "ch"], ["check"]),
+        (["info", "a "], ["a b.json"]),
+        (["bench", "model.json", "--model", "mod"], ["model.json"]),
     ],
 )
-def test_bash_completes(words, found, tmp_path):
+def test_bash_completes(words, found, tmp_path, capsys):
     """Commands, options, values and files, as bash requests them."""
     (tmp_path / "model.json").touch()
+    (tmp_path / "a b.json").touch()
     quoted = " ".join(f"'{word}'" for word in ["torch-ir", *words])
     program = (
-        f"source '{script_of('bash')}'; COMP_WORDS=({quoted}); COMP_CWORD={len(words)}; "
+        f"source '{_script('bash', capsys, tmp_path)}'; COMP_WORDS=({quoted}); COMP_CWORD={len(words)}; "
         "$(complete -p torch-ir | sed 's/.*-F \\([^ ]*\\) .*/\\1/'); printf '%s\\n' \"${COMPREPLY[@]}\""
     )
     done = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == found
+    assert done.stdout.splitlines() == found

@@ -114,3 +114,26 @@ def test_ranks_are_processes_of_the_executor(files: Path, capsys: pytest.Capture
     assert main(["shard", "model.json", "--plan", "plan.json", "--mesh", "tp=2", "-o", "rank.json"]) == 0
     assert main(["run", "rank.json", "--weights", "random", "--isolated"]) == 1
     assert "a sharded graph runs with the back end torch only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--place-input", "inptu=shard(0)"],
+            "placement is given for 'inptu', but the graph has no such input; did you",
+        ),
+        (
+            ["--place-input", "ids_*=shard(0)"],
+            "placement is given for 'ids_*', but the graph has no such input; inputs:",
+        ),
+        (["--place-output", "logits=shard(0)"], "'logits', but the graph has no such output; outputs: "),
+    ],
+)
+def test_a_placement_of_nothing_is_refused(
+    files: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The graph was left whole before, and the plan of another model seemed to fit."""
+    assert main(["shard", "model.json", "--mesh", "dp=2", *arguments, "-o", "rank.json"]) == 1
+    assert message in capsys.readouterr().err
+    assert not (files / "rank.json").exists()

@@ -137,6 +137,12 @@ def test_limits_that_recomputation_cannot_meet() -> None:
         recompute(ir, 100)
     with pytest.raises(GraphError, match="no repeated layers that backward reads"):
         recompute(ir.functions["forward"], 100)
+    with pytest.raises(
+        GraphError, match=r"keep: unknown operator 'aten.admm.default'; did you mean 'aten.addmm.default'"
+    ):
+        recompute(ir, 45_000, keep=["aten.admm.default"])
+    with pytest.raises(GraphError, match=r"keep takes a list of operators; write keep=\['aten.mm.default'\]"):
+        recompute(ir, 45_000, keep="aten.mm.default")
 
 
 # -- mistakes ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_ir._version import __version__
-from torch_ir.cli.arguments.named_files import refuse_missing, refuse_other_formats, refuse_overwriting
+from torch_ir.cli.arguments.named_files import check_files
 from torch_ir.cli.parser import Program, UsageError
 from torch_ir.cli.progress import progress
 from torch_ir.cli.stdout import STDOUT, settle_stdout
@@ -34,6 +34,7 @@ from torch_ir.errors import (
     printable,
 )
 
+_OF_MACHINE = "this machine"  # the group whose commands are in the folder `machine`
 _GROUPS = {
     "capture a model": ("extract", "llm", "train-step"),
     "inspect a graph": ("info", "ops", "draw", "explore", "cost", "memory", "diff", "check"),
@@ -41,10 +42,9 @@ _GROUPS = {
     "run and verify": ("run", "weights", "verify", "golden", "compare", "bench"),
     "convert, lower and distribute": ("convert", "lower", "coverage", "plan", "shard", "split"),
     "many models": ("sweep",),
-    "this machine": ("doctor", "calibrate", "completion"),
+    _OF_MACHINE: ("doctor", "calibrate", "completion"),
 }
 _OTHER_NAMES = {"visualize": "draw"}
-_FOLDERS = {"completion": "completions", "doctor": "machine", "calibrate": "machine"}  # other than `verbs`
 _SHOWN_LINES = 4
 _READER_LEFT = 141  # the shell's status for a program ended by SIGPIPE
 _TERMINATED = 143  # the shell's status for a program ended by SIGTERM
@@ -86,9 +86,7 @@ def _run(program: str, words: list[str]) -> int:
     try:
         with terminable(), progress(f"{program} {arguments.verb}", quiet=arguments.quiet), _warnings_as_lines(program):
             settle_stdout(arguments)
-            refuse_overwriting(arguments)
-            refuse_other_formats(arguments)
-            refuse_missing(arguments)
+            check_files(arguments)
             _import_code(arguments)
             status: int = arguments.run(arguments)
         return status
@@ -164,7 +162,8 @@ def build_parser(program: str = "torch-ir", word: str = "") -> Program:
     word = _OTHER_NAMES.get(word, word)
     names = [name for group in _GROUPS.values() for name in group]
     for name in [word] if word in names else names:
-        verb = importlib.import_module(f"torch_ir.cli.{_FOLDERS.get(name, 'verbs')}.{name.replace('-', '_')}")
+        folder = "machine" if name in _GROUPS[_OF_MACHINE] else "verbs"
+        verb = importlib.import_module(f"torch_ir.cli.{folder}.{name.replace('-', '_')}")
         add_verb(parser, name, verb, [other for other, usual in _OTHER_NAMES.items() if usual == name])
     return parser
 

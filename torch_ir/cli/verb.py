@@ -50,16 +50,21 @@ def add_verb(program: Program, name: str, verb: ModuleType, other_names: Sequenc
     parser.set_defaults(run=verb.run)
 
 
-def argument(parser: argparse._ActionsContainer, spec: str, help: str, **options: Any) -> None:
-    """Add an argument: `file FILE`, `-o --output FILE`, `--json` (a flag), or `--at NAME...`, which may be repeated."""
+def argument(
+    parser: argparse._ActionsContainer, spec: str, help: str, *, words: Sequence[str] = (), **options: Any
+) -> None:
+    """Add an argument: `file FILE`, `-o --output FILE`, `--json` (a flag), or `--at NAME...`, which may be repeated.
+
+    `words` are values that shells offer, where the command itself checks the value.
+    """
     *names, last = spec.split()
     if last.startswith("-"):
         parser.add_argument(*names, last, help=help, **{"action": "store_true", **options})
-    elif last.endswith("..."):
-        repeated = {"action": "append", "default": [], **options}
-        parser.add_argument(*names, metavar=last.removesuffix("..."), help=help, **repeated)
-    else:
-        parser.add_argument(*names, metavar=last, help=help, **options)
+        return
+    if last.endswith("..."):
+        options = {"action": "append", "default": [], **options}
+    action = parser.add_argument(*names, metavar=last.removesuffix("..."), help=help, **options)
+    action.words = words  # type: ignore[attr-defined]  # read by `torch-ir completion`
 
 
 def add_inputs(parser: argparse.ArgumentParser, dim_help: str) -> None:
@@ -74,7 +79,8 @@ def add_inputs(parser: argparse.ArgumentParser, dim_help: str) -> None:
 
 def add_backend(parser: argparse.ArgumentParser) -> None:
     """Add the options for the back end."""
-    argument(parser, "--backend NAME", f"the back end: {', '.join(BACKENDS)} (default: torch)", default="torch")
+    text = f"the back end: {', '.join(BACKENDS)} (default: torch)"
+    argument(parser, "--backend NAME", text, words=BACKENDS, default="torch")
     add_optimize(parser, "optimise the graph first: clean, basic or full (default: as it is)")
 
 
@@ -89,6 +95,7 @@ def add_dequantize(parser: argparse.ArgumentParser) -> None:
         parser,
         "--dequantize WHERE",
         "quantised weights: once in the `prologue` (default), or in the `layer` that reads them, in each run",
+        choices=("prologue", "layer"),
         default="prologue",
     )
 
@@ -96,7 +103,7 @@ def add_dequantize(parser: argparse.ArgumentParser) -> None:
 def add_blocks(parser: argparse.ArgumentParser) -> None:
     """Add `--blocks` to a verb that captures models."""
     text = "repeated layers: `inline` (default), or as calls of one `function`"
-    argument(parser, "--blocks HOW", text, default="inline")
+    argument(parser, "--blocks HOW", text, choices=("inline", "function"), default="inline")
 
 
 def add_device(parser: argparse._ActionsContainer, text: str) -> None:
@@ -131,19 +138,16 @@ def add_level(parser: argparse._ActionsContainer) -> None:
         parser,
         "--level LEVEL",
         "what a node is: a layer (`module`), a torch `function`, or an operator (`aten`); default: as it is",
+        words=("module", "function", "aten"),
     )
     argument(parser, "--leaf CLASS...", "keep calls of this class whole, such as LlamaDecoderLayer; repeatable")
 
 
-def load_at_level(arguments: argparse.Namespace) -> IR:
-    """Load a graph file at the granularity of `add_level`."""
-    return at_level(load_graph(arguments.file), arguments)
-
-
-def at_level(ir: IR, arguments: argparse.Namespace) -> IR:
-    """Return a graph at the granularity of `add_level`."""
-    level = arguments.level or ("module" if arguments.leaf else None)
-    return ir if level is None else ir.at_level(level, arguments.leaf)
+def check_least(arguments: argparse.Namespace, least: int, *names: str) -> None:
+    """Raise CommandError for a number that is given, but too small."""
+    for name in names:
+        if (number := getattr(arguments, name)) is not None and number < least:
+            raise CommandError(f"--{name.replace('_', '-')} must be at least {least}, not {number}")
 
 
 def load_graph(path: str) -> IR:

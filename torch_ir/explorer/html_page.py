@@ -28,10 +28,14 @@ def page(record: dict[str, Any]) -> str:
     data = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     packed = base64.b64encode(gzip.compress(data.encode("utf-8", "replace"), 9, mtime=0)).decode()
     script, style = _script(), _bare(_asset("style.css"))
-    parts = {"POLICY": policy(script, style), "STYLE": style, "DATA": packed, "SCRIPT": script}
-    text = _asset("page.html")
+    return filled(_asset("page.html"), script, style, packed)
+
+
+def filled(text: str, script: str, style: str, data: str) -> str:
+    """Return a page with its data, its only script and style, and a policy that allows nothing else."""
+    parts = {"POLICY": policy(script, style), "STYLE": style, "DATA": data, "SCRIPT": script}
     for name, part in parts.items():
-        text = text.replace(f"<!--{name}-->", part)
+        text = text.replace(f"<!--{name}-->", part, 1)
     return text
 
 

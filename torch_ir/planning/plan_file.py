@@ -117,7 +117,11 @@ class ParallelPlan:
 def load_plan(path: str | os.PathLike[str]) -> ParallelPlan:
     """Read a plan file; a PlanError says where it is invalid."""
     try:
-        return plan_of(parse_document(read_text(path)))
+        text = read_text(path)
+    except SerializationError as error:
+        raise PlanError(str(error)) from None
+    try:
+        return plan_of(parse_document(text))
     except SerializationError as error:
         raise PlanError(f"{os.fspath(path)} is not a plan: {error}") from None
 

@@ -177,6 +177,8 @@ class Recipe:
         try:
             return cls.of(read_table(Path(path), _SIZE, "a recipe"))
         except (SerializationError, QuantizationError) as error:
+            if str(path) in str(error):
+                raise
             raise type(error)(f"{path}: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:

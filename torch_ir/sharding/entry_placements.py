@@ -7,10 +7,10 @@ of one that is an input of another under the same name, such as a cache, stays s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
-from torch_ir.errors import ShardError
+from torch_ir.errors import ShardError, did_you_mean, listed
 from torch_ir.ir import IR, Branch, Slot, TensorMeta
 from torch_ir.ir.graph.io_tree import Tree, leaves
 from torch_ir.ir.graph.placements import REPLICATE, Placement, Shard, counted, parse
@@ -21,6 +21,7 @@ _KEYWORDS = "[1]"  # the keyword arguments in the structure of a call
 _WILDCARDS = frozenset("*?[")
 _MOST_PATTERNS = 100  # each is compared with each input or output
 _LONGEST = 1000  # characters of a pattern
+_MOST_SHOWN = 8  # names in an error
 
 
 def all_entries(ir: IR) -> Iterator[IR]:
@@ -35,6 +36,9 @@ class Ends:
 
     def __init__(self, ir: IR, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
         self._inputs, self._outputs = _Requests(inputs), _Requests(outputs)
+        entries = list(all_entries(ir))
+        _refuse_unknown(inputs, "input", [tensor.name for entry in entries for tensor in entry.graph_inputs])
+        _refuse_unknown(outputs, "output", [tensor.name for entry in entries for tensor in entry.graph_outputs])
         further = (entry for body in further_entries(ir).values() for entry in all_entries(body))
         self._taken = {path for entry in further for path in _keyword_paths(entry)}
         self._carried: dict[str, Placement] = {}  # of values passed between entry points
@@ -92,6 +96,15 @@ class _Requests:
         earlier = (each for at, name, each in self._patterns if at < first and fnmatchcase(tensor.name, name))
         found = next(earlier, place)
         return None if found is None else counted(found, len(tensor.shape))
+
+
+def _refuse_unknown(table: Mapping[str, str], kind: str, names: Collection[str]) -> None:
+    """Raise ShardError for a name or pattern that is that of no input or output."""
+    known = set(names)
+    for name in table:
+        if name not in known and (_WILDCARDS.isdisjoint(name) or not any(fnmatchcase(each, name) for each in known)):
+            nearest = did_you_mean(name, known) or f"; {kind}s: {listed(sorted(known), _MOST_SHOWN) or 'none'}"
+            raise ShardError(f"a placement is given for {name!r:.80}, but the graph has no such {kind}{nearest}")
 
 
 def _slots(tree: Tree) -> Iterable[tuple[str, int]]:

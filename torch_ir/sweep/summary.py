@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from torch_ir.explorer.html_page import policy
+from torch_ir.explorer.html_page import filled
 from torch_ir.ir.files.atomic_write import plain_target, write_text
 from torch_ir.sweep.row import Row
 
@@ -22,17 +22,8 @@ def write_summary(rows: Sequence[Row], folder: Path) -> None:
 def summary(rows: Sequence[Row]) -> str:
     """Return the text of the page."""
     records = json.dumps([row.to_record() for row in rows], allow_nan=False, separators=(",", ":"))
-    script, style = _asset("summary.js"), _asset("summary.css")
-    parts = {
-        "POLICY": policy(script, style),
-        "STYLE": style,
-        "DATA": records.replace("<", "\\u003c"),  # no text can close the script element
-        "SCRIPT": script,
-    }
-    text = _asset("summary.html")
-    for name, part in parts.items():
-        text = text.replace(f"<!--{name}-->", part, 1)
-    return text
+    data = records.replace("<", "\\u003c")  # no text can close the script element
+    return filled(_asset("summary.html"), _asset("summary.js"), _asset("summary.css"), data)
 
 
 def _asset(name: str) -> str:

@@ -11,6 +11,14 @@ from torch.optim import Optimizer
 
 from torch_ir.errors import ExportError, did_you_mean
 
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "adafactor": torch.optim.Adafactor,
+    "muon": torch.optim.Muon,
+}
+
 
 def named_optimizer(name: str, model: nn.Module, **options: Any) -> list[Optimizer]:
     """Return the optimisers of this name over a model's parameters; options that are None keep torch's defaults."""
@@ -21,13 +29,9 @@ def named_optimizer(name: str, model: nn.Module, **options: Any) -> list[Optimiz
     given = {key: value for key, value in options.items() if value is not None}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
-        return OPTIMIZERS[name](model, trained, given)
+        return _muon(model, trained, given) if name == "muon" else [OPTIMIZERS[name](trained, **given)]
     except (TypeError, ValueError) as error:
         raise ExportError(f"torch.optim cannot make {name} with {given}: {error}") from None
-
-
-def _of_class(kind: Callable[..., Optimizer]) -> Callable[..., list[Optimizer]]:
-    return lambda model, trained, options: [kind(trained, **options)]
 
 
 def _muon(model: nn.Module, trained: list[nn.Parameter], options: dict[str, Any]) -> list[Optimizer]:
@@ -39,12 +43,3 @@ def _muon(model: nn.Module, trained: list[nn.Parameter], options: dict[str, Any]
     made: list[Optimizer] = [torch.optim.Muon(matrices, **options)] if matrices else []
     shared = {key: value for key, value in options.items() if key in ("lr", "weight_decay")}
     return made + ([torch.optim.AdamW(others, **shared)] if others else [])
-
-
-OPTIMIZERS: dict[str, Callable[..., list[Optimizer]]] = {
-    "sgd": _of_class(torch.optim.SGD),
-    "adam": _of_class(torch.optim.Adam),
-    "adamw": _of_class(torch.optim.AdamW),
-    "adafactor": _of_class(torch.optim.Adafactor),
-    "muon": _muon,
-}

@@ -13,13 +13,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from torch_ir.analysis import cost, liveness
-from torch_ir.errors import GraphError
+from torch_ir.errors import GraphError, did_you_mean
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.origins import call_around, modules_around
 from torch_ir.ir.graph.training_parts import BACKWARD
 from torch_ir.ops.effects import is_pure, is_random
+from torch_ir.ops.schema import find_operator
 from torch_ir.training.training_entries import part_of
 
 _Layer = tuple[str, int]  # module path and number of the call
@@ -50,6 +51,7 @@ def recompute(ir: IR, limit: int, *, keep: Collection[str] = ()) -> tuple[IR, Re
     compute. The results of the graph are bit-equal. Its other entry points are left as they are.
     """
     require_graph(ir, "recompute")
+    _check_operators(keep, ir)
     layers = _layers(ir)
     if not layers:
         raise GraphError(
@@ -68,6 +70,16 @@ def recompute(ir: IR, limit: int, *, keep: Collection[str] = ()) -> tuple[IR, Re
     changed = _recomputed(ir, layers[:low], keep).check()
     names = tuple(path for path, _ in layers[:low])
     return changed, RecomputeReport(names, before, _peak(changed), _flops(ir), _flops(changed))
+
+
+def _check_operators(keep: Collection[str], ir: IR) -> None:
+    """Raise GraphError for a name in `keep` that neither the graph nor torch knows."""
+    if isinstance(keep, str):
+        raise GraphError(f"keep takes a list of operators; write keep=[{keep!r:.80}]")
+    own = {node.op_type for node in ir.nodes}
+    for name in keep:
+        if name not in own and find_operator(name) is None:
+            raise GraphError(f"keep: unknown operator {name!r:.80}{did_you_mean(name, own)}")
 
 
 def _peak(ir: IR) -> int:

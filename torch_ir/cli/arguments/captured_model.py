@@ -160,8 +160,6 @@ def _fixed_value(name: str, arguments: Mapping[str, Any]) -> torch.Tensor:
 
 def _in_layout(ir: IR, model: nn.Module, layout: str | None, dequantize: str) -> IR:
     """Return a graph that reads weights as asked: by default as the model has them, unless they are quantised."""
-    if layout not in (None, "model", "checkpoint"):
-        raise CommandError(f"--weight-layout is checkpoint or model, not {layout!r}")
     is_transformers = hasattr(model, "config") and hasattr(model, "base_model_prefix")
     if not is_transformers:
         if layout == "checkpoint":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch_ir.cli.models.model_kinds import is_model
-from torch_ir.cli.verb import add_inputs, argument, at_level, load_checked, load_graph
+from torch_ir.cli.verb import add_inputs, argument, load_checked, load_graph
 from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
@@ -43,7 +43,36 @@ def open_graph(
 
 def open_at_level(arguments: argparse.Namespace, of_models: Sequence[str] = ("input", "dim")) -> IR:
     """Return the graph of `add_graph` at the granularity of `add_level`."""
-    return at_level(open_graph(arguments, of_models=of_models), arguments)
+    ir = open_graph(arguments, of_models=of_models)
+    if getattr(arguments, "against", None) is None:
+        check_leaf(arguments.leaf, ir)
+    return _at_level(ir, arguments)
+
+
+def open_against(arguments: argparse.Namespace, first: IR) -> IR:
+    """Return the graph file of `--against` at the same granularity as the first."""
+    second = load_graph(arguments.against)
+    check_leaf(arguments.leaf, first, second)
+    return _at_level(second, arguments)
+
+
+def _at_level(ir: IR, arguments: argparse.Namespace) -> IR:
+    level = arguments.level or ("module" if arguments.leaf else None)
+    return ir if level is None else ir.at_level(level, arguments.leaf)
+
+
+def check_leaf(leaf: Sequence[str], *graphs: IR) -> None:
+    """Raise CommandError for a class of `--leaf` that no module of the graphs has."""
+    from torch_ir.ir.regroup.granularity import public_name, short
+
+    bodies = [body for ir in graphs for body in ir.all_graphs()] if leaf else []
+    classes = {name for body in bodies for name in body.modules.values()}
+    classes |= {node.origin.module_class for body in bodies for node in body.nodes}
+    known = {word for name in classes if name for word in (public_name(name), short(name))}
+    for name in leaf:
+        if public_name(name) not in known:
+            nearest = did_you_mean(name, known)
+            raise CommandError(f"--leaf: no node comes from a module of class {name!r:.80}{nearest}")
 
 
 def sizes_of(arguments: argparse.Namespace) -> dict[str, int]:

@@ -83,6 +83,15 @@ def graph_inputs(ir: IR, specs: Sequence[InputSpec], dims: Mapping[str, DimRange
     ]
 
 
+def graph_call(
+    ir: IR, specs: Sequence[InputSpec], dims: Mapping[str, DimRange], seed: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the values of `graph_inputs` as the arguments and keywords of the model."""
+    from torch_ir.ops.pytree import call_of
+
+    return call_of(ir.input_tree, graph_inputs(ir, specs, dims, seed))
+
+
 def _by_input(ir: IR, specs: Sequence[InputSpec]) -> dict[TensorMeta, InputSpec]:
     """Assign named specs to the inputs of that name, the others to the remaining inputs in order."""
     inputs = {tensor.name: tensor for tensor in ir.graph_inputs}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from torch_ir.cli.models.model_kinds import is_model
+from torch_ir.cli.models.model_kinds import GRAPHS, is_model
 from torch_ir.errors import CommandError
 
 _RANDOM = "random"  # not a file
@@ -16,23 +16,28 @@ _OF_OTHERS = (
     ".bin", ".dot", ".gguf", ".html", ".md", ".mlir", ".mmd", ".onnx", ".pdf", ".png", ".pt", ".pt2", ".pth", ".py",
     ".safetensors", ".svg",
 )  # fmt: skip
-_GRAPHS = (".json", ".json.gz", ".pb", ".binpb", ".ir")
 _IN_PLACE = ("optimize", "convert")  # may overwrite the graph they read
+_WRITE_FOLDERS = ("golden", "sweep")
 
 
-def refuse_missing(arguments: argparse.Namespace) -> None:
-    """Raise CommandError if the weights file does not exist."""
-    weights = getattr(arguments, "weights", None)
-    if isinstance(weights, str) and weights != _RANDOM and not os.path.exists(weights):
+def check_files(arguments: argparse.Namespace) -> None:
+    """Raise CommandError for files that a command should not read or write, before it computes anything."""
+    given = {name: text for name in (*_READ, *_WRITTEN) if isinstance(text := getattr(arguments, name, None), str)}
+    if any(text == "" and name != "against" for name, text in given.items()):  # of `bench`, that is a list of names
+        raise CommandError("the name of a file is empty")
+    _refuse_overwriting(given, arguments.verb)
+    if "output" in given:
+        _refuse_output(given["output"], arguments)
+    if (weights := given.get("weights", _RANDOM)) != _RANDOM and not os.path.exists(weights):
         raise CommandError(f"no such file: {weights}")
 
 
-def refuse_other_formats(arguments: argparse.Namespace) -> None:
-    """Raise CommandError if a command that writes a graph or a page is told to write a file of another format."""
-    output = getattr(arguments, "output", None)
-    if not isinstance(output, str):
-        return
-    if arguments.verb == "explore" and output.lower().endswith(_GRAPHS):
+def _refuse_output(output: str, arguments: argparse.Namespace) -> None:
+    """Raise CommandError for an output of the wrong kind."""
+    is_folder = arguments.verb in _WRITE_FOLDERS or getattr(arguments, "to", None)
+    if os.path.isdir(output) and not is_folder:
+        raise CommandError(f"{output} is a folder; -o names a file")
+    if arguments.verb == "explore" and output.lower().endswith(GRAPHS):
         raise CommandError(f"{output} is the name of a graph file; explore writes a page, such as model.html")
     if arguments.verb in _WRITE_GRAPHS and output.lower().endswith(_OF_OTHERS):
         raise CommandError(
@@ -41,17 +46,13 @@ def refuse_other_formats(arguments: argparse.Namespace) -> None:
         )
 
 
-def refuse_overwriting(arguments: argparse.Namespace) -> None:
+def _refuse_overwriting(given: dict[str, str], verb: str) -> None:
     """Raise CommandError if an output is one of the files that the command reads, except a graph in place."""
-    given = {name: text for name in (*_READ, *_WRITTEN) if isinstance(text := getattr(arguments, name, None), str)}
-    if arguments.verb in _IN_PLACE and "file" in given and not is_model(given["file"]):
-        del given["file"]
+    is_in_place = verb in _IN_PLACE and "file" in given and not is_model(given["file"])
+    sources = [given[name] for name in _READ if name in given and not (is_in_place and name == "file")]
     for output in (given[name] for name in _WRITTEN if name in given):
-        for source in (given[name] for name in _READ if name in given):
-            if _is_same(output, source) or _is_same(output, source.partition(":")[0]):
-                raise CommandError(
-                    f"{output} is an input of this command and would be overwritten; write to another file"
-                )
+        if any(_is_same(output, path) for source in sources for path in (source, source.partition(":")[0])):
+            raise CommandError(f"{output} is an input of this command and would be overwritten; write to another file")
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -18,23 +18,14 @@ def add_samples(parser: argparse.ArgumentParser) -> None:
     argument(parser, "--sample SPEC...", "one input of the graph, such as @inputs.npz or x=@image.npy; repeatable")
 
 
-def samples(ir: IR, arguments: argparse.Namespace) -> Iterator[list[Any]]:
-    """Yield the inputs of the graph for each sample; inputs that it does not name are random."""
+def samples(ir: IR, arguments: argparse.Namespace, random: int = 0) -> Iterator[list[Any]]:
+    """Yield the inputs of the graph for each sample, or so many random ones; inputs that a sample lacks are random."""
     from torch_ir.cli.arguments.input_values import graph_inputs
     from torch_ir.cli.models.model_kinds import is_model
 
+    given = [parse_inputs([text]) for text in arguments.sample]
     specs, dims = read_inputs(arguments)
-    common, sizes = ([], {}) if is_model(arguments.file) else (specs, dims)
-    for number, text in enumerate(arguments.sample):
-        yield graph_inputs(ir, [*parse_inputs([text]), *common], sizes, arguments.seed + number)
-
-
-def random_samples(ir: IR, arguments: argparse.Namespace, count: int) -> Iterator[list[Any]]:
-    """Yield random inputs of the graph, by `--input` and `--dim` of a file."""
-    from torch_ir.cli.arguments.input_values import graph_inputs
-    from torch_ir.cli.models.model_kinds import is_model
-
-    specs, dims = read_inputs(arguments)
-    common, sizes = (specs, {}) if is_model(arguments.file) else (specs, dims)
-    for number in range(count):
-        yield graph_inputs(ir, common, sizes, arguments.seed + number)
+    if is_model(arguments.file):  # it was captured with these
+        specs, dims = [] if given else specs, {}
+    for number, sample in enumerate(given or [[]] * random):
+        yield graph_inputs(ir, [*sample, *specs], dims, arguments.seed + number)

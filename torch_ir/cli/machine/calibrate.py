@@ -6,8 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, argument, show
-from torch_ir.errors import CommandError
+from torch_ir.cli.verb import add_json, argument, check_least, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,8 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.threads is not None and arguments.threads < 1:
-        raise CommandError(f"--threads must be at least 1, not {arguments.threads}")
+    check_least(arguments, 1, "threads")
     from torch_ir.analysis import save_device
     from torch_ir.analysis.devices.device_file import device_path
     from torch_ir.calibration import calibrate

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from torch_ir.cli.models.config import find_config, model_types
 from torch_ir.cli.models.factory import find_factory
-from torch_ir.cli.models.model_kinds import CODE, PROGRAM, TIMM, TRANSFORMERS, did_you_mean_file, is_config, is_model
+from torch_ir.cli.models.model_kinds import CODE, GRAPHS, PROGRAM, TIMM, TRANSFORMERS, did_you_mean_file, is_config
 from torch_ir.cli.models.model_settings import split_settings
 from torch_ir.cli.models.own_code import refuse_foreign_name
 from torch_ir.cli.models.source import Source
 from torch_ir.cli.models.timm import find_timm, is_of_timm, names_of_timm
 from torch_ir.errors import CommandError, did_you_mean, first_line
 
+_SPELLINGS = "write it as net.py:Net, package.module:Class, hf:llama, timm:resnet50 or model.pt2"
 _USAGE = "the class that weights belong to is captured: torch-ir extract net.py:Net --input ... --weights"
 
 
@@ -42,11 +43,9 @@ def _what_file(path: Path) -> str:
         return f"{_what_checkpoint(path)}, not a model that can be captured; {_USAGE} FILE.pt"
     if path.suffix == ".onnx":
         return "is an ONNX file; torch-ir captures PyTorch models, and writes ONNX"
-    return (
-        "is a graph file already; see `torch-ir info`"
-        if not is_model(str(path)) and path.name.endswith((".json", ".json.gz", ".pb", ".binpb", ".ir"))
-        else ("is not a model; write it as net.py:Net, package.module:Class, hf:llama, timm:resnet50 or model.pt2")
-    )
+    if path.name.endswith(GRAPHS):
+        return "is a graph file already; see `torch-ir info`"
+    return f"is not a model; {_SPELLINGS}"
 
 
 def _what_checkpoint(path: Path) -> str:
@@ -78,8 +77,7 @@ def _find_bare(text: str, name: str) -> Source:
             f"the folder {name} has no config.json, so it is not a model of transformers; {_USAGE} {name}"
         )
     hint = did_you_mean_file(name) or did_you_mean(name, [*types, *names_of_timm()])
-    spellings = "; write it as net.py:Net, package.module:Class, hf:llama, timm:resnet50 or model.pt2"
-    raise CommandError(f"{name!r} is neither a file nor a model{hint or spellings}")
+    raise CommandError(f"{name!r} is neither a file nor a model{hint or f'; {_SPELLINGS}'}")
 
 
 def _find_program(text: str) -> Source:

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 TRANSFORMERS, TIMM, PROGRAM, CODE = "hf:", "timm:", ".pt2", ".py"
-_GRAPHS = (".json", ".json.gz", ".pb", ".binpb", ".ir")
+GRAPHS = (".json", ".json.gz", ".pb", ".binpb", ".ir")  # suffixes of graph files
 _MOST = 1000  # files of a folder that are compared
 
 
@@ -15,7 +15,7 @@ def is_model(text: str) -> bool:
     """Whether a text names a model rather than a graph file, existing or not."""
     if is_config(text) or text.startswith(TIMM) or text.endswith((PROGRAM, CODE)):
         return True
-    return not Path(text).exists() and not text.endswith(_GRAPHS)
+    return not Path(text).exists() and not text.endswith(GRAPHS)
 
 
 def is_config(text: str) -> bool:
@@ -26,7 +26,7 @@ def is_config(text: str) -> bool:
 
 def did_you_mean_file(path: str) -> str:
     """Return an error message suffix with the graph file of the same folder whose stem is nearest, or nothing."""
-    there = (file for file in Path(path).parent.glob("*") if file.name.endswith(_GRAPHS))
+    there = (file for file in Path(path).parent.glob("*") if file.name.endswith(GRAPHS))
     files = {_stem(file): str(file) for file in islice(there, _MOST)}
     near = difflib.get_close_matches(_stem(Path(path)), files, n=1)
     return f"; did you mean {files[near[0]]!r}?" if near else ""

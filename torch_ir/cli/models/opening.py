@@ -18,10 +18,9 @@ def open_entry(entry: Entry, *, allow_code: bool = False) -> Case:
     from torch_ir.cli.arguments.dynamic_sizes import choose_sizes
     from torch_ir.cli.arguments.input_files import read_files
     from torch_ir.cli.arguments.input_specs import read_inputs
-    from torch_ir.cli.arguments.input_values import graph_inputs
+    from torch_ir.cli.arguments.input_values import graph_call
     from torch_ir.cli.arguments.size_specs import DimRange
     from torch_ir.cli.models.find import find_model
-    from torch_ir.ops.pytree import call_of
 
     arguments = argparse.Namespace(input=[*entry.input], dim=[*entry.dim], quiet=True, own_only=not allow_code)
     specs, dims = read_inputs(arguments)
@@ -29,8 +28,7 @@ def open_entry(entry: Entry, *, allow_code: bool = False) -> Case:
     def inputs(ir: IR, seed: int) -> tuple[Any, Any]:
         sizes = choose_sizes(read_files(specs), dims)
         chosen = {name: DimRange(size, size) for name, size in sizes.items() if name in ir.symbols}
-        args, kwargs = call_of(ir.input_tree, graph_inputs(ir, specs, chosen, seed))
-        return args, kwargs
+        return graph_call(ir, specs, chosen, seed)
 
     return Case(
         lambda: capture(entry.model, arguments).ir,

@@ -18,6 +18,7 @@ from torch_ir.cli.verb import (
     add_seed,
     add_tolerances,
     argument,
+    check_least,
     load_checked,
     show,
 )
@@ -64,17 +65,17 @@ def run(arguments: argparse.Namespace) -> int:
     from torch_ir.cli.arguments.input_specs import read_inputs
 
     specs, dims = read_inputs(arguments)
-    names = _check(arguments)
+    check_least(arguments, 1, "repeat", "threads")
+    names = list(dict.fromkeys(filter(None, (name.strip() for name in arguments.against.split(",")))))
     import torch
 
-    from torch_ir.cli.arguments.input_values import graph_inputs
-    from torch_ir.ops.pytree import call_of
+    from torch_ir.cli.arguments.input_values import graph_call
     from torch_ir.run.benchmark import bench, threads
 
     _check_backends(names)
     graphs = {path: load_checked(path) for path in dict.fromkeys(arguments.files)}
     first = next(iter(graphs.values()))
-    call = call_of(first.input_tree, graph_inputs(first, specs, dims, arguments.seed))
+    call = graph_call(first, specs, dims, arguments.seed)
     torch.manual_seed(arguments.seed)
     model = _model(arguments)
     weights, whose = _weights(arguments, graphs, model)
@@ -101,14 +102,6 @@ def run(arguments: argparse.Namespace) -> int:
         lambda: "\n".join(_lines(about, eager, found)),
     )
     return 1 if any(isinstance(result, str) for result in found.values()) else 0
-
-
-def _check(arguments: argparse.Namespace) -> list[str]:
-    """Return the requested back ends, after the checks that need no torch."""
-    for name in ("repeat", "threads"):
-        if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
-            raise CommandError(f"--{name} must be at least 1, not {getattr(arguments, name)}")
-    return list(dict.fromkeys(name.strip() for name in arguments.against.split(",") if name.strip()))
 
 
 def _check_backends(names: list[str]) -> None:

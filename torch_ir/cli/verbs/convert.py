@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_ir.cli.arguments.simulator_options import add_simulators, check_simulator, simulator_text, write_simulator
+from torch_ir.cli.models.model_kinds import GRAPHS
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_json, argument, load_graph, print_json, read_weights, save_graph
 from torch_ir.errors import CommandError, printable
@@ -34,7 +35,6 @@ pipeline.json --to chakra -o traces --replicas 64 --device peak=990TFLOPs,bw=3.3
 model.json --to scale-sim -o model.csv
 model.json --to zigzag --bits 8 -o workload.yaml
 """
-_OURS = (".json", ".json.gz", ".pb", ".binpb", ".ir")
 _STABLEHLO = ".stablehlo.mlir"
 _THEIRS = (".onnx", ".mlir", _STABLEHLO, ".py", ".pt2")
 _WITH_FUNCTIONS = (".onnx", ".mlir", _STABLEHLO)
@@ -42,7 +42,7 @@ _WITH_FUNCTIONS = (".onnx", ".mlir", _STABLEHLO)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     argument(parser, "file FILE", "an IR file: protobuf (.pb, .binpb), JSON, gzipped JSON or text")
-    argument(parser, "-o --output FILE", f"the file to write: {', '.join((*_OURS, *_THEIRS))}", required=True)
+    argument(parser, "-o --output FILE", f"the file to write: {', '.join((*GRAPHS, *_THEIRS))}", required=True)
     argument(parser, "-w --weights FILE", "weights to put into .onnx (default: none) or .pt2; or `random`")
     argument(
         parser,
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     kind = _kind(arguments.output)
     _check(arguments, kind)
     ir = load_graph(arguments.file)
-    if kind in _OURS:
+    if kind in GRAPHS:
         save_graph(ir, arguments.output)
     else:
         show_progress(f"writing {arguments.output}")
@@ -94,7 +94,7 @@ def _side_files(path: Path, kind: str) -> list[Path]:
     from torch_ir.ir.files.side_file import side_files
 
     if kind != ".onnx":
-        return side_files(path) if kind in _OURS else []
+        return side_files(path) if kind in GRAPHS else []
     from torch_ir.targets.onnx.onnx_weights import weight_files
 
     return weight_files(path)
@@ -108,8 +108,8 @@ def _kind(output: str) -> str:
 
 
 def _check(arguments: argparse.Namespace, kind: str) -> None:
-    if kind not in (*_OURS, *_THEIRS):
-        raise CommandError(f"{arguments.output} must end in {', '.join((*_OURS, *_THEIRS[:-1]))} or {_THEIRS[-1]}")
+    if kind not in (*GRAPHS, *_THEIRS):
+        raise CommandError(f"{arguments.output} must end in {', '.join((*GRAPHS, *_THEIRS[:-1]))} or {_THEIRS[-1]}")
     if arguments.weights and kind not in (".onnx", ".pt2"):
         raise CommandError(f"--weights is for .onnx and .pt2; {kind} files hold no weights")
     if arguments.functions and kind not in _WITH_FUNCTIONS:

@@ -6,8 +6,7 @@ import argparse
 
 from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, function_of, open_graph, sizes_of
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_device, add_json, add_sizes, argument, show, terminal_width
-from torch_ir.errors import CommandError
+from torch_ir.cli.verb import add_device, add_json, add_sizes, argument, check_least, show, terminal_width
 
 SUMMARY = "report the cost of an IR file: FLOPs, bytes, memory, time"
 EXAMPLES = """
@@ -36,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "--mode MODE",
         "how the graph runs on a calibrated device: eager, executor (default) or compiled",
+        words=("eager", "executor", "compiled"),
         default="executor",
     )
     argument(parser, "--function NAME", "report a function of the graph instead, such as decode")
@@ -45,10 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from torch_ir.analysis import cost_report, find_device
 
-    if arguments.top is not None and arguments.top < 1:
-        raise CommandError(f"--top must be at least 1, not {arguments.top}")
-    if arguments.depth is not None and arguments.depth < 0:
-        raise CommandError(f"--depth must be at least 0, not {arguments.depth}")
+    check_least(arguments, 1, "top")
+    check_least(arguments, 0, "depth")
     show_progress(f"counting {arguments.file}")
     report = cost_report(
         function_of(open_graph(arguments, of_models=["input"]), arguments.function),

@@ -8,7 +8,16 @@ import sys
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from torch_ir.cli.verb import DIFFERENT, add_json, add_sizes, argument, load_graph, print_json, terminal_width
+from torch_ir.cli.verb import (
+    DIFFERENT,
+    add_json,
+    add_sizes,
+    argument,
+    check_least,
+    load_graph,
+    print_json,
+    terminal_width,
+)
 from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
@@ -56,8 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     from torch_ir.analysis.cost_model.delta import cost_deltas
     from torch_ir.cli.arguments.size_specs import parse_sizes
 
-    if arguments.top < 1:
-        raise CommandError(f"--top must be at least 1, not {arguments.top}")
+    check_least(arguments, 1, "top")
     only = _words(arguments.only, "--only", _STATUSES) or ["added", "removed", "changed"]
     only += ["renamed"] if arguments.names else []
     ignored = _words(arguments.ignore, "--ignore", _IGNORABLE)

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, open_at_level, sizes_of
-from torch_ir.cli.verb import add_level, add_sizes, argument, load_at_level
+from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, open_against, open_at_level, sizes_of
+from torch_ir.cli.verb import add_level, add_sizes, argument, check_least
 from torch_ir.errors import CommandError, GraphError, printable
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raise CommandError for options that would have no effect."""
+    """Raise CommandError for options that are invalid or would have no effect."""
+    check_least(arguments, 0, "max_nodes")
     if arguments.radius is not None and not arguments.focus:
         raise CommandError("--radius is the distance from --focus NAME; add --focus")
     if sizes_of(arguments) and not (arguments.heat or arguments.against):
@@ -106,7 +107,7 @@ def _pair(before: IR, arguments: argparse.Namespace) -> Scene:
     from torch_ir.analysis.graph_diff.events import paired_marks
     from torch_ir.draw.drawn_pairs import build_pair
 
-    after = _flat(load_at_level(argparse.Namespace(**{**vars(arguments), "file": arguments.against})), arguments)
+    after = _flat(open_against(arguments, before), arguments)
     marks = paired_marks(diff(before, after))
     titles = Path(arguments.file).name, Path(arguments.against).name
     heading = (before.model_name or "before and after", _change(before, after, arguments))

@@ -7,10 +7,17 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, function_of, open_at_level, sizes_of
+from torch_ir.cli.arguments.graph_argument import (
+    DIM_OR_SIZE,
+    add_graph,
+    function_of,
+    open_against,
+    open_at_level,
+    sizes_of,
+)
 from torch_ir.cli.models.model_kinds import is_model
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_level, add_sizes, argument, at_level, load_graph
+from torch_ir.cli.verb import add_level, add_sizes, argument
 from torch_ir.errors import CommandError, printable
 from torch_ir.ir.files.atomic_write import plain_target
 
@@ -52,11 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError("--pack and --dumps go together: the dumps of each runtime are compared with the pack")
     if arguments.sources and not Path(arguments.sources).is_dir():
         raise CommandError(f"{arguments.sources} is not a folder; --sources takes the folder with the model's source")
-    ir = function_of(open_at_level(arguments, ["input"]), arguments.function)
+    first = open_at_level(arguments, ["input"])
+    second = None if arguments.against is None else open_against(arguments, first)
+    ir = function_of(first, arguments.function)
+    other = None if second is None else function_of(second, arguments.function)
     target = Path(arguments.output) if arguments.output else _beside(arguments.file, ir)
-    other = None
-    if arguments.against is not None:
-        other = function_of(at_level(load_graph(arguments.against), arguments), arguments.function)
     show_progress(f"writing {target}")
     titles = Path(arguments.file).name, Path(arguments.against or "").name
     values = _values(arguments)

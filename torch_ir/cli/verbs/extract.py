@@ -11,7 +11,7 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from torch_ir.cli.arguments.graph_argument import MODELS
+from torch_ir.cli.arguments.graph_argument import MODELS, check_leaf
 from torch_ir.cli.stdout import STDOUT
 from torch_ir.cli.verb import add_blocks, add_dequantize, add_inputs, add_json, add_level, argument, save_graph, show
 from torch_ir.cli.verbs.info import counts_text, summarise
@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "--capture HOW",
         "`export` with torch.export, `record` one run in Python, or `auto`: export, else record (default)",
+        choices=("auto", "export", "record"),
         default="auto",
     )
     argument(parser, "--explore N", "limit of branches explored where Python branches on data (default: 16)", type=int)
@@ -65,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weight-layout WHOSE",
         "of models of transformers: read weights as a `checkpoint` stores them (default if it is quantised), or "
         "as the `model` has them in its state_dict (default otherwise)",
+        choices=("checkpoint", "model"),
     )
     add_dequantize(parser)
     argument(parser, "--crosscheck", "compare the recording with torch.export's graph")
@@ -92,6 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         dequantize=arguments.dequantize,
         model_name=arguments.name,
     )
+    check_leaf(arguments.leaf, captured.ir)
     path = _output(arguments.output, captured.ir.model_name)
     if path == STDOUT:
         sys.stdout.write(captured.ir.to_json())

@@ -41,14 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     import torch_ir
-    from torch_ir.cli.arguments.input_values import graph_inputs
+    from torch_ir.cli.arguments.input_values import graph_call
     from torch_ir.cli.models.find import find_model
     from torch_ir.cli.models.model_weights import build_filled
     from torch_ir.golden.pack import read_pack
-    from torch_ir.ops.pytree import call_of
 
     ir = load_checked(arguments.file)
-    args, kwargs = call_of(ir.input_tree, graph_inputs(ir, specs, dims, arguments.seed))
+    args, kwargs = graph_call(ir, specs, dims, arguments.seed)
     torch.manual_seed(arguments.seed)
     model = build_filled(find_model(arguments.model), arguments.weights) if arguments.model else None
     weights = model.state_dict() if model is not None else read_weights(ir, arguments.weights, arguments.seed)

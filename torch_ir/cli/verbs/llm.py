@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from torch_ir.cli.models.model_kinds import GRAPHS
 from torch_ir.cli.progress import show_progress, watch_layers
 from torch_ir.cli.verb import (
     DIFFERENT,
@@ -15,6 +16,7 @@ from torch_ir.cli.verb import (
     add_dequantize,
     add_json,
     argument,
+    check_least,
     load_checked,
     save_graph,
     show,
@@ -77,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "--weight-layout WHOSE",
         "read weights as a `checkpoint` stores them (default), or as the `model` has them in its state_dict",
+        choices=("checkpoint", "model"),
         default="checkpoint",
     )
     argument(
@@ -84,10 +87,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--form LAYOUT",
         "write one graph for every step, k tokens of each sequence at its position, over a cache of `slots` or "
         "`paged`, with block tables",
+        words=("slots", "paged"),
     )
     argument(parser, "--block-size N", "entries of a block of --form paged", type=int, default=16)
     argument(parser, "--rolling", "--form: sliding windows keep what they read")
-    argument(parser, "--cache-dtype DTYPE", "--form: store the cache as int8 or float8_e4m3fn")
+    argument(
+        parser,
+        "--cache-dtype DTYPE",
+        "--form: store the cache as int8 or float8_e4m3fn",
+        words=("int8", "float8_e4m3fn"),
+    )
     argument(parser, "--max-length N", "--form: the longest sequence, if not the model's", type=int)
     add_dequantize(parser)
     argument(
@@ -105,11 +114,14 @@ def run(arguments: argparse.Namespace) -> int:
     _check_options(arguments)
     if arguments.output is None:
         if not os.path.isfile(arguments.model):
-            raise CommandError(f"{arguments.model!r} is not an IR file; to capture a model, add -o FILE")
-        ir, facts = load_checked(arguments.model), {"file": arguments.model}
+            what = f"{arguments.model!r} is not an IR file"
+            if not os.path.exists(arguments.model) and arguments.model.endswith(GRAPHS):
+                what = f"no such file: {arguments.model}"
+            raise CommandError(f"{what}; to capture a model, add -o FILE")
+        ir, facts = _load(arguments.model), {"file": arguments.model}
     elif _is_graph(arguments):
         start = time.perf_counter()
-        ir, facts = _saved(_rewritten(load_checked(arguments.model), arguments), arguments, start)
+        ir, facts = _saved(_rewritten(_load(arguments.model), arguments), arguments, start)
     else:
         ir, facts = _extract(arguments)
     from dataclasses import asdict
@@ -131,11 +143,20 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if facts.get("is_valid", True) else DIFFERENT
 
 
+def _load(path: str) -> IR:
+    """Load the graph of a language model."""
+    from torch_ir.llm.cache_layout import DECODE
+    from torch_ir.llm.forms.step_graph import is_form
+
+    ir = load_checked(path)
+    if not is_form(ir) and DECODE not in ir.functions:
+        raise CommandError(f"{path} is not the graph of a language model; torch-ir llm MODEL -o FILE captures one")
+    return ir
+
+
 def _check_options(arguments: argparse.Namespace) -> None:
     """Raise CommandError for options that do not go together."""
-    for option in ("batch", "prompt", "cache_length", "verify"):
-        if (size := getattr(arguments, option)) is not None and size < 1:
-            raise CommandError(f"--{option.replace('_', '-')} must be at least 1, not {size}")
+    check_least(arguments, 1, "batch", "prompt", "cache_length", "verify")
     if arguments.form is None and (name := next((each for each in _OF_FORMS if getattr(arguments, each)), None)):
         raise CommandError(f"--{name.replace('_', '-')} is an option of --form")
     rewrites = [f"--{name.replace('_', '-')}" for name in _REWRITES if getattr(arguments, name)]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import MODELS, open_graph
+from torch_ir.cli.models.model_kinds import GRAPHS, PROGRAM
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_inputs, add_json, argument, show, terminal_width
 from torch_ir.errors import CommandError
@@ -25,7 +26,6 @@ aten.conv2d
 --search attention
 --list --json
 """
-_FILES = (".json", ".json.gz", ".pb", ".binpb", ".ir", ".pt2")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _is_graph(text: str) -> bool:
     """Whether a text names a graph or model: these have a single colon, torch's operator names have two."""
-    return (":" in text and "::" not in text) or os.path.exists(text) or text.endswith(_FILES)
+    return (":" in text and "::" not in text) or os.path.exists(text) or text.endswith((*GRAPHS, PROGRAM))
 
 
 def _show_graph(arguments: argparse.Namespace) -> int:

@@ -33,7 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dim_help="a value for a symbolic size to verify with, such as batch=4; for a model, its range",
     )
     argument(parser, "-o --output FILE", "where to write the optimised graph (default: report only)")
-    argument(parser, "--level LEVEL", "clean (bit-exact), basic (default) or full", default="basic")
+    argument(
+        parser,
+        "--level LEVEL",
+        "clean (bit-exact), basic (default) or full",
+        words=("clean", "basic", "full"),
+        default="basic",
+    )
     argument(
         parser,
         "--pass NAME[:OPTION=VALUE]...",

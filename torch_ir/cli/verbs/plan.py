@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "--objective NAME",
         "what to minimise: `latency` of one run (default), or time between runs, for `throughput`",
+        words=("latency", "throughput"),
         default="latency",
     )
     argument(

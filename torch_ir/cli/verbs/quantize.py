@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "--method METHOD",
         "how a range follows from the samples: minmax (default), percentile or mse",
+        words=("minmax", "percentile", "mse"),
         default="minmax",
     )
     argument(parser, "--save-ranges FILE", "write the observed ranges as JSON")

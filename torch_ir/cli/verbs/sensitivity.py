@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
-from torch_ir.cli.arguments.sample_inputs import add_samples, random_samples, samples
+from torch_ir.cli.arguments.sample_inputs import add_samples, samples
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_json, add_seed, argument, read_weights, show
 from torch_ir.errors import CommandError
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     is_streamed = arguments.weights != "random" and has_pieces(arguments.weights)
     weights = open_weights(arguments.weights) if is_streamed else read_weights(ir, arguments.weights, arguments.seed)
-    given = list(samples(ir, arguments) if arguments.sample else random_samples(ir, arguments, _RANDOM_INPUTS))
+    given = list(samples(ir, arguments, _RANDOM_INPUTS))
     schemes = arguments.scheme or ["int8", "int4"]
     found = sensitivity(ir, weights, given, schemes, limits=limits, progress=show_progress)
     record: dict[str, Any] = {"inputs": "given" if arguments.sample else "random", **found.to_dict()}

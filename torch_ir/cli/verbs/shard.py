@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.models.config import load_config
+from torch_ir.cli.models.config import load_config, model_types
+from torch_ir.cli.models.model_kinds import is_config
 from torch_ir.cli.verb import add_json, argument, load_checked, save_graph, show
-from torch_ir.errors import CommandError, SerializationError
+from torch_ir.errors import CommandError, SerializationError, did_you_mean
 
 if TYPE_CHECKING:
     from torch_ir.ir import IR
@@ -62,11 +63,13 @@ def _by_whole_plan(arguments: argparse.Namespace) -> tuple[IR, IR, list[str]] | 
     from torch_ir.planning.plan_file import is_plan, load_plan
 
     path = Path(arguments.plan or "")
-    if path.suffix != ".json" or path.name == "config.json" or not is_plan(_read_plan(path)):
+    if not _is_file(path) or not is_plan(_read_plan(path)):
         return None
     plan = load_plan(path)
     if arguments.mesh or arguments.experts or arguments.place_input or arguments.place_output:
         raise CommandError(f"{path} has its own mesh and placements; give it without --mesh, --experts and --place-...")
+    if plan.devices == 1:
+        raise CommandError(f"{path} is a plan for one device: there is nothing to divide")
     if not plan.axes:
         raise CommandError(f"{path} has pipeline stages only; give it to torch-ir split")
     ir = load_checked(arguments.file)
@@ -79,13 +82,13 @@ def _along_one_axis(arguments: argparse.Namespace) -> tuple[IR, IR, list[str]]:
 
     axis, ranks = _mesh_axis([axis for words in arguments.mesh for axis in words.split(",")])
     inputs, outputs = _placements(arguments.place_input), _placements(arguments.place_output)
-    if arguments.plan is None and not inputs and not outputs:
+    ir = load_checked(arguments.file)
+    plan, whole = _plan(arguments, ir, ranks)
+    if not plan and not inputs and not outputs:
         raise CommandError(
             f"nothing would be divided over {axis}={ranks}; add --plan, such as hf:llama or plan.json, "
             "or --place-input NAME=PLACEMENT"
         )
-    ir = load_checked(arguments.file)
-    plan, whole = _plan(arguments, ir, ranks)
     return shard(ir, plan, {axis: ranks}, inputs=inputs, outputs=outputs), ir, whole
 
 
@@ -129,7 +132,12 @@ def _plan(arguments: argparse.Namespace, ir: IR, ranks: int) -> tuple[dict[str, 
     if arguments.plan is None:
         return {}, []
     path = Path(arguments.plan)
-    if path.suffix != ".json" or path.name == "config.json":
+    if not _is_file(path):
+        if not is_config(arguments.plan) and arguments.plan not in (types := model_types()):
+            raise CommandError(
+                f"--plan {arguments.plan!r:.80} is neither a .json file, nor a folder with a config.json, nor a model "
+                f"type of transformers{did_you_mean(arguments.plan, types)}"
+            )
         config = load_config(arguments.plan)[0]
         usual = transformers_plan(config, ir, expert_parallel=arguments.experts)
         rows = transformers_plan(config, ir, ranks=ranks, expert_parallel=arguments.experts)
@@ -139,11 +147,17 @@ def _plan(arguments: argparse.Namespace, ir: IR, ranks: int) -> tuple[dict[str, 
     return _read_plan(path), []
 
 
+def _is_file(path: Path) -> bool:
+    """Whether a plan is in a file, and not one of a configuration of transformers."""
+    return path.suffix == ".json" and path.name != "config.json"
+
+
 def _read_plan(path: Path) -> dict[str, Any]:
     from torch_ir.ir.json.json_text import parse_document, read_text
 
+    text = read_text(path)
     try:
-        return parse_document(read_text(path))
+        return parse_document(text)
     except SerializationError as error:
         raise CommandError(f"{path} is not a plan, a JSON object that maps module paths to styles: {error}") from None
 

@@ -58,23 +58,25 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     import torch
 
-    from torch_ir.cli.arguments.input_values import graph_inputs
+    from torch_ir.cli.arguments.input_values import graph_call
     from torch_ir.cli.models.find import find_model
-    from torch_ir.ops.pytree import call_of
     from torch_ir.verify import VerificationReport
 
     ir = load_checked(arguments.file)
-    inputs = graph_inputs(ir, specs, dims, arguments.seed)
+    args, kwargs = graph_call(ir, specs, dims, arguments.seed)
     source = find_model(arguments.model)
     torch.manual_seed(arguments.seed)
-    args, kwargs = call_of(ir.input_tree, inputs)
     compare = _compare_blocks if arguments.blockwise else _compare_whole
     show_progress(f"comparing {arguments.file} with {arguments.model}")
     report = compare(arguments, ir, source, test_inputs=args, test_kwargs=kwargs)
     show(arguments, lambda: _as_record(report), lambda: report)
+    if isinstance(report, VerificationReport):
+        is_complete, was_compared = not report.not_compared, bool(report.trials)
+    else:
+        is_complete, was_compared = True, bool(report.checks)
     if report.is_valid:
-        return IN_PART if isinstance(report, VerificationReport) and report.not_compared else 0
-    return IN_PART if isinstance(report, VerificationReport) and not report.trials else DIFFERENT
+        return 0 if is_complete else IN_PART
+    return DIFFERENT if was_compared else IN_PART
 
 
 def _as_record(report: VerificationReport | BlockReport) -> dict[str, Any]:

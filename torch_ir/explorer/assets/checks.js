@@ -1,4 +1,4 @@
-// Nodes that only assert something: out of the way until somebody asks for them.
+// Nodes that only assert something: hidden until the user shows them.
 
 let checksAreShown = false;
 

@@ -135,7 +135,7 @@ class Comparison {
     else other.select(null);
   }
 
-  // The node that is the same, or else one that stands for the same captured nodes.
+  // The node that is the same, or else one that replaces the same captured nodes.
   counterpart(side, node) {
     const stands = originsOf(node).map((name) => this.byOrigin[1 - side].get(name));
     return this.of.get(node)?.nodes[1 - side] ?? stands.find((found) => found);

@@ -1,4 +1,4 @@
-// Boxes, frames and links as SVG. A drawing is made anew when something opens; it keeps where everything came to lie.
+// Boxes, frames and links as SVG. A drawing is rebuilt when something opens; it keeps the position of every box.
 
 class Drawing {
   constructor(view) {
@@ -6,7 +6,7 @@ class Drawing {
     this.elements = new Map(); // id of a place -> its element
     this.frames = new Map(); // id of a place -> where it lies
     this.wires = []; // links with their elements and the places at their ends
-    this.values = new Map(); // element of a port or a tag -> the value that it speaks of
+    this.values = new Map(); // element of a port or a tag -> its value
     this.root = svg("g", null, this.content(view.root, view.arrange(view.root, []), { x: 0, y: 0 }));
   }
 
@@ -131,7 +131,7 @@ function boxLines(item, w) {
     const room = w - left - BOX.pad;
     const free = room - Math.min(widthOf(text, font), room) - 8;
     const parts = [label(text, left, y, font, room, at ? "dim" : "")];
-    const fits = widthOf(right, "plain") <= free || free > 48; // a few letters of a name help nobody
+    const fits = widthOf(right, "plain") <= free || free > 48; // a few letters of a name are no help
     if (right && fits) parts.push(label(right, w - BOX.pad, y, "plain", free, "dim", "end"));
     return parts;
   });

@@ -123,7 +123,7 @@ function portWidth(item, port) {
   return Math.min(210, widthOf(portText(item, port), "code") + 14);
 }
 
-// The values of a graph have names that people gave them; those between modules are told by their shapes.
+// Inputs and outputs of a graph are labelled with their names, values between modules with their shapes.
 function portText(item, [tensor, ...others]) {
   const isWhole = item.isNode || item.kind === "graph";
   if (others.length) return `${tensor.name} and ${others.length} more`;

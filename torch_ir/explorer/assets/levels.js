@@ -31,7 +31,7 @@ function levelOfCalls(node) {
 function levelOfGroup(group) {
   const items = group.items.filter((item) => !isHidden(item));
   const owners = new Map(items.flatMap((item, at) => shownNodes(item).map((node) => [node, at])));
-  const isEntry = group.kind === "graph" && !group.graph.callers.length; // which shows inputs that nobody reads, too
+  const isEntry = group.kind === "graph" && !group.graph.callers.length; // which also shows unread inputs
   const given = new Set(isEntry ? group.graph.inputs : []);
   const leaving = new Set();
   const reads = new Map(); // tensor -> the items that read it, but for the one that makes it

@@ -19,7 +19,7 @@ class Minimap {
     return Math.min(most / w, most / h);
   }
 
-  // Boxes are told apart from the ground by the colour of text, which every theme has.
+  // Boxes have the colour of text, which contrasts with the background in every theme.
   draw() {
     const { view, element } = this;
     if (!view.drawing) return;

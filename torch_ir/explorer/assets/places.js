@@ -57,7 +57,7 @@ class Places extends EventTarget {
     return level.items.map((item) => this.place(owner, item));
   }
 
-  // How many equal things a place stands for, being in runs that are drawn once.
+  // The number of equal items that a place represents, because it is inside runs that are drawn once.
   copies(place) {
     let count = 1;
     for (let outer = place.parent; outer; outer = outer.parent) {

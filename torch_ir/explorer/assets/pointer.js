@@ -71,7 +71,7 @@ function placeAt(view, event) {
 function clicked(view, event) {
   view.canvas.focus({ preventScroll: true });
   const place = placeAt(view, event);
-  const value = view.drawing.values.get(event.target.closest(".port, .tag")); // a click goes to whoever makes it
+  const value = view.drawing.values.get(event.target.closest(".port, .tag")); // a click goes to its producer
   const turn = event.target.closest(".turn");
   const chip = event.target.closest(".chip");
   if (chip && !place.item.isNode) view.dispatchEvent(new CustomEvent("list", { detail: { item: place.item, sign: chip.sign } }));

@@ -23,7 +23,7 @@ class Runtime {
     return nodesOf(item).some((node) => this.wrong.has(node));
   }
 
-  // How red: errors of different sizes are told apart by their powers of ten.
+  // How red: the colour is by the power of ten of the error.
   heat(error) {
     if (!error || !this.most) return error ? 70 : 0;
     return Math.round(70 * Math.min(1, Math.max(0.05, 1 + Math.log10(error / this.most) / 6)));

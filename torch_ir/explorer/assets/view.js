@@ -67,7 +67,7 @@ class View extends Places {
 
   // -- drawing -----------------------------------------------------------------------------------------------------------
 
-  // Draw anew; a place that stays where it was keeps its place on the screen.
+  // Redraw; a place that did not move keeps its position on the screen.
   draw(anchor) {
     const before = anchor && this.drawing?.frames.get(anchor.id);
     this.drawing = new Drawing(this);

@@ -1,1 +1,0 @@
-"""Completion scripts of shells, and the verb that prints them."""
