@@ -7,10 +7,10 @@ of one that is an input of another under the same name, such as a cache, stays s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
-from torch_ir.errors import ShardError
+from torch_ir.errors import ShardError, did_you_mean
 from torch_ir.ir import IR, Branch, Slot, TensorMeta
 from torch_ir.ir.graph.io_tree import Tree, leaves
 from torch_ir.ir.graph.placements import REPLICATE, Placement, Shard, counted, parse
@@ -35,6 +35,8 @@ class Ends:
 
     def __init__(self, ir: IR, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
         self._inputs, self._outputs = _Requests(inputs), _Requests(outputs)
+        self._inputs.check([tensor.name for entry in all_entries(ir) for tensor in entry.graph_inputs], "input")
+        self._outputs.check([tensor.name for entry in all_entries(ir) for tensor in entry.graph_outputs], "output")
         further = (entry for body in further_entries(ir).values() for entry in all_entries(body))
         self._taken = {path for entry in further for path in _keyword_paths(entry)}
         self._carried: dict[str, Placement] = {}  # of values passed between entry points
@@ -85,6 +87,14 @@ class _Requests:
         self._patterns = [(at, name, place) for at, name, place in rows if name not in self._exact]
         if len(self._patterns) > _MOST_PATTERNS or any(len(name) > _LONGEST for _, name, _ in self._patterns):
             raise ShardError(f"at most {_MOST_PATTERNS} placements may have '*', of {_LONGEST} characters each")
+
+    def check(self, names: Collection[str], kind: str) -> None:
+        """Raise ShardError for a request that no tensor has the name of."""
+        for _, name, _ in self._patterns:
+            if not any(fnmatchcase(each, name) for each in names):
+                raise ShardError(f"no {kind} of the graph matches {name!r:.80}")
+        for name in self._exact.keys() - set(names):
+            raise ShardError(f"the graph has no {kind} {name!r:.80}{did_you_mean(name, names)}")
 
     def of(self, tensor: TensorMeta) -> Placement | None:
         """Return the placement of a tensor; None if there is no request for it."""
