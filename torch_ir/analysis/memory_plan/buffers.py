@@ -21,9 +21,9 @@ class Buffer:
 
 
 class Sections:
-    """The times between which buffers are compared: at each, no further buffer could be needed without another's end.
+    """The times at which a largest set of buffers is needed: no other time needs all of them and one more.
 
-    `spans` are the first section of each buffer, and the one after its last. Two buffers are needed at the same time if
+    `spans` has the first section of each buffer, and the one after its last. Two buffers overlap in time exactly if
     they have a section in common. `load` is the sum of the sizes by section.
     """
 

@@ -7,7 +7,8 @@ the next one has another order of the buffers, and knows in which sections there
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 
 from torch_ir.analysis.memory_plan.buffers import Buffer, Sections, count_overlaps, overlapping
 from torch_ir.analysis.memory_plan.first_fit import first_fit, in_time_order, top_of
@@ -66,7 +67,7 @@ def _orders(buffers: Sequence[Buffer], sections: Sections) -> list[list[int]]:
 def _searched(buffers: Sequence[Buffer], goal: int, best: list[int], effort: int) -> list[int]:
     """Search repeatedly for an arena between the goal and the best one so far; a goal that is too small is raised."""
     problem = PackingProblem(buffers)
-    ranks = _Ranks(buffers, problem)
+    ranks = _ranks(buffers, problem.spans)
     steps = float(_STEPS * len(buffers))
     work = 0.0
     relaxed = 0.5  # between the goal and the best arena so far
@@ -77,7 +78,7 @@ def _searched(buffers: Sequence[Buffer], goal: int, best: list[int], effort: int
             break
         share = relaxed if number % 2 else 0.0
         target = goal + int((top - 1 - goal) * share)
-        search = PackingSearch(problem, target, ranks.draw(), int(steps))
+        search = PackingSearch(problem, target, next(ranks), int(steps))
         try:
             if search.run():
                 best = search.offsets
@@ -91,28 +92,23 @@ def _searched(buffers: Sequence[Buffer], goal: int, best: list[int], effort: int
     return best
 
 
-class _Ranks:
-    """Orders for searches, in turn: many sections first, large areas first, long lives first; then with noise."""
+def _ranks(buffers: Sequence[Buffer], spans: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+    """Yield the rank of each buffer for one search after the other: first by size, then with noise.
 
-    def __init__(self, buffers: Sequence[Buffer], problem: PackingProblem) -> None:
-        self._keys = [
-            [float(end - first) for first, end in problem.spans],
-            [float(buffer.area) for buffer in buffers],
-            [float(buffer.end - buffer.start) for buffer in buffers],
-        ]
-        self._areas = [buffer.area for buffer in buffers]
-        self._random = random.Random(0)
-        self._drawn = 0
-
-    def draw(self) -> list[int]:
-        """Return the rank of each buffer for the next search."""
-        key = self._keys[self._drawn % len(self._keys)]
-        noise = 0.0 if self._drawn < len(self._keys) else _NOISE
-        self._drawn += 1
+    In turn, buffers with many sections, with large areas, and with long lives come first.
+    """
+    keys = [
+        [end - first for first, end in spans],
+        [buffer.area for buffer in buffers],
+        [buffer.end - buffer.start for buffer in buffers],
+    ]
+    draw = random.Random(0)
+    for number in count():
+        key, noise = keys[number % len(keys)], 0.0 if number < len(keys) else _NOISE
         values = [
-            (-value * (1 + noise * self._random.random()), -area) for value, area in zip(key, self._areas, strict=True)
+            (-value * (1 + noise * draw.random()), -buffer.area) for value, buffer in zip(key, buffers, strict=True)
         ]
-        ranks = [0] * len(key)
-        for rank, item in enumerate(sorted(range(len(key)), key=values.__getitem__)):
+        ranks = [0] * len(buffers)
+        for rank, item in enumerate(sorted(range(len(buffers)), key=values.__getitem__)):
             ranks[item] = rank
-        return ranks
+        yield ranks

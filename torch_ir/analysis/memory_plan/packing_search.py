@@ -73,7 +73,7 @@ class PackingSearch:
         return all(self._is_solved(_Part(group, support, is_higher)) for group in self._groups(sized))
 
     def _is_solved(self, part: _Part) -> bool:
-        """Run `_fits` with a stack of its own, which may be deeper than Python's."""
+        """Run `_fits` with an explicit stack, which may be deeper than Python's."""
         stack = [self._fits(part)]
         found = None
         while stack:

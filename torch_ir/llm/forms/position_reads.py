@@ -42,7 +42,7 @@ class PositionReads:
         return [axis for axis, size in enumerate(tensor.shape) if size == self.steps.seq]
 
     def varies(self, tensor: TensorMeta) -> bool:
-        """Whether a tensor with one dimension of positions differs along it; raise GraphError if it is no table.
+        """Whether a tensor with one dimension of positions differs along it; raise GraphError if it is not a table.
 
         All positions count: the factors of some models are 1 up to a position far behind the first.
         """
