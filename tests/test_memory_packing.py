@@ -63,9 +63,10 @@ def test_small_problems_are_solved_exactly(found: list[Buffer]) -> None:
 
 
 def test_an_optimum_above_the_peak_is_recognised() -> None:
-    """Five buffers whose load is never above 4, but which need 5 (found by trying all offsets)."""
-    found = [Buffer(0, 2, 2), Buffer(1, 3, 2), Buffer(2, 5, 1), Buffer(4, 6, 2), Buffer(0, 1, 1), Buffer(3, 6, 1)]
-    assert arena(found, pack(found)) == min(map(lowest, permutations(found)))
+    """Seven buffers whose load is never above 4, but which need 5."""
+    spans = [(0, 2, 2), (2, 5, 1), (0, 3, 2), (2, 4, 1), (6, 7, 2), (4, 7, 2), (3, 6, 1)]
+    found = [Buffer(*span) for span in spans]
+    assert (peak(found), arena(found, pack(found)), min(map(lowest, permutations(found)))) == (4, 5, 5)
 
 
 @given(buffers(30))
