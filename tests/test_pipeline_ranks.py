@@ -58,7 +58,7 @@ def test_language_models_in_four_stages(ranks: LocalRanks, kind: str, tmp_path: 
 
 
 def test_values_of_every_kind_are_sent(pair: LocalRanks) -> None:
-    """Booleans, half precision, whole and conjugate complex numbers, nothing at all, and two of one stage in their order."""
+    """Booleans, half precision, whole and conjugate numbers, nothing at all, and two of one stage in their order."""
 
     class Kinds(nn.Module):
         def __init__(self) -> None:

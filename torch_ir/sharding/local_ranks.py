@@ -58,8 +58,9 @@ class LocalRanks:
         try:
             for rank in range(count):
                 command = [sys.executable, "-c", _START, str(rank), str(count), str(self._folder.path), *paths]
-                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-                self._processes.append(subprocess.Popen(command, **pipes, env=environment, text=True))
+                self._processes.append(
+                    subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
+                )
         except BaseException:  # such as a limit of processes: those that have started must not stay
             self.close()
             raise
