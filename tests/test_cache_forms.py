@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPTNeoConfig
+from transformers import AutoModelForCausalLM, GPTNeoConfig, Ministral3Config
 
 import torch_ir
 from tests.architectures import architectures
@@ -208,6 +208,47 @@ def with_other_mask(ir: IR) -> IR:
     return ir
 
 
+def with_blocks_in_mask(ir: IR) -> IR:
+    """Return the graph with a mask that also hides keys eight blocks of four before: a window of no single number."""
+    ir = ir.clone()
+    mask = next(node for node in ir.nodes if node.op_type == "aten.le.Tensor")
+    key, query, seen = *mask.inputs, mask.output
+    made = [TensorMeta(name, each.shape, "int64") for name, each in (("block_k", key), ("block_q", query))]
+    apart, near = TensorMeta("apart", seen.shape, "int64"), TensorMeta("near", seen.shape, "bool")
+    both = TensorMeta("both", seen.shape, "bool")
+    seen.replace_all_uses_with(both)
+    nodes = [
+        OpNode(block.name, "aten.floor_divide.Scalar", [place], [block], {"other": 4}, args=["self"])
+        for block, place in zip(made, (key, query), strict=True)
+    ]
+    nodes += [
+        OpNode("apart", "aten.sub.Tensor", made[::-1], [apart], {"alpha": 1}, args=["self", "other"]),
+        OpNode("near", "aten.lt.Scalar", [apart], [near], {"other": 8}, args=["self"]),
+        OpNode("both", "aten.logical_and.default", [seen, near], [both], {}, args=["self", "other"]),
+    ]
+    ir.insert_after(mask, nodes)
+    return ir
+
+
+def with_scaled_embedding(ir: IR, op_type: str, attrs: dict[str, Any]) -> IR:
+    """Return the graph with embeddings divided by one number that is computed from all of them."""
+    ir = ir.clone()
+    node = ir.node("embedding")
+    number, made = (
+        TensorMeta(name, shape, "float32") for name, shape in (("number", ()), ("added", node.output.shape))
+    )
+    node.output.replace_all_uses_with(made)
+    given = [node.output, number]
+    ir.insert_after(
+        node,
+        [
+            OpNode("number", op_type, given[:1], [number], attrs, args=["self"]),
+            OpNode("added", "aten.div.Tensor", given, [made], {}, args=["self", "other"]),
+        ],
+    )
+    return ir
+
+
 def with_other_state(ir: IR) -> IR:
     """Return the graph with a convolution's state in place of the first keys."""
     ir = ir.clone()
@@ -256,6 +297,22 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
         {},
         "'added' .aten.cumsum.default. .*outside of attention",
     ),
+    "a window of blocks": (lambda: with_blocks_in_mask(extracted("gpt2")), {}, "layer 0: its mask .* is not causal"),
+    "the order of tokens": (
+        lambda: with_node(extracted("gpt2"), "embedding", "aten.flip.default", {"dims": [1]}),
+        {},
+        "'added' .*tokens",
+    ),
+    "a sum of all": (
+        lambda: with_scaled_embedding(extracted("gpt2"), "aten.sum.default", {"dtype": None}),
+        {},
+        "'number' .*tokens",
+    ),
+    "the largest of all": (
+        lambda: with_scaled_embedding(extracted("gpt2"), "aten.amax.default", {"dim": [], "keepdim": False}),
+        {},
+        "'number' .*tokens",
+    ),
     "no window": (lambda: extracted("gpt2"), {"rolling": True}, "no layer has a sliding window"),
     "layout": (lambda: extracted("gpt2"), {"layout": "pages"}, "unknown layout 'pages'; expected one of slots, paged"),
     "dtype": (lambda: extracted("gpt2"), {"cache_dtype": "int4"}, "unknown cache_dtype 'int4'; expected one of int8"),
@@ -292,6 +349,20 @@ def test_a_cache_of_fixed_length(name: str, in_place: bool, forms: tuple[str, ..
     reader.replace_input(entries["source"], entries.output)
     with pytest.raises(GraphError, match=r"prefill reads the buffer of 'layers\.0\.key'"):
         to_cache_form(ir)
+
+
+def test_factors_that_are_one_at_first() -> None:
+    """Queries of Ministral 3 are scaled by a number that depends on the position, but only from the 16th on."""
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 16}
+    rope |= {"llama_4_scaling_beta": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+    sizes = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "head_dim": 8}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    config = Ministral3Config(**sizes, **heads, initializer_range=0.2, rope_parameters=rope)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    step = to_cache_form(extract_llm(model))
+    is_valid, told = verify_llm(step, model, 12, input_ids=torch.randint(3, 90, (2, 9)))
+    assert is_valid, told
 
 
 def test_blocks_of_windows_are_used_in_turn() -> None:

@@ -213,6 +213,18 @@ def test_more_tokens_than_places(llama: Any) -> None:
         generate(ir, llama.state_dict(), 4, input_ids=torch.ones(1, 6, dtype=torch.int64))
 
 
+@pytest.mark.parametrize("count", [0, -1, 2.0, True])
+def test_no_tokens_to_generate(llama: Any, count: Any) -> None:
+    ir = carried(llama, cache_length=8)
+    prompt = torch.ones(1, 6, dtype=torch.int64)
+    for call in (
+        lambda: generate(ir, llama.state_dict(), count, input_ids=prompt),
+        lambda: verify_llm(ir, llama, count),
+    ):
+        with pytest.raises(ExecutionError, match=f"new_tokens must be a positive integer, not {count}"):
+            call()
+
+
 @pytest.mark.parametrize("positions", [1, 3])
 def test_a_model_with_room_for_no_prompt(llama: Any, positions: int) -> None:
     """A prompt that can have one length at most, or none, is refused by its name."""

@@ -158,6 +158,7 @@ def test_equal_to_peft(model: Any, graph: IR, tmp_path: Path) -> None:
     [
         ({"peft_type": "IA3"}, "peft_type='IA3' is not supported"),
         ({"bias": "all"}, "bias='all' is not supported"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights='pissa_niter_4' is not supported"),
         ({"lora_alpha": "x"}, "lora_alpha is a number, not 'x'"),
         ({"alpha_pattern": {"(a+)+b": 2}}, "is a regular expression, which is not supported"),
         ({"alpha_pattern": [1]}, "alpha_pattern is not an object"),

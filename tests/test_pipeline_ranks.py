@@ -58,7 +58,7 @@ def test_language_models_in_four_stages(ranks: LocalRanks, kind: str, tmp_path: 
 
 
 def test_values_of_every_kind_are_sent(pair: LocalRanks) -> None:
-    """Booleans, half precision, whole and complex numbers, nothing at all, and two of one stage in their order."""
+    """Booleans, half precision, whole and conjugate numbers, nothing at all, and two of one stage in their order."""
 
     class Kinds(nn.Module):
         def __init__(self) -> None:
@@ -78,12 +78,12 @@ def test_values_of_every_kind_are_sent(pair: LocalRanks) -> None:
 
 class _Makes(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return x > 0, x.bfloat16(), (x * 8).int(), torch.complex(x, -x), x[:, :0] + 1, x.t() + 1
+        return x > 0, x.bfloat16(), (x * 8).int(), torch.complex(x, -x).conj(), x[:, :0] + 1, x.t() + 1
 
 
 class _Uses(nn.Module):
     def forward(self, mask, half, whole, pair, empty, turned) -> torch.Tensor:  # six tensors
-        return torch.where(mask, half.float(), whole) + pair.abs() + empty.sum() + turned.t()
+        return torch.where(mask, half.float(), whole) + pair.abs() + pair.imag + empty.sum() + turned.t()
 
 
 def test_sizes_are_those_of_each_batch(pair: LocalRanks) -> None:

@@ -229,6 +229,8 @@ REFUSED: list[tuple[dict[str, Any], dict[str, int], dict[str, Any], str]] = [
     ({}, {"tp": 0}, {}, "mesh axis 'tp' must have at least 1 rank, not 0"),
     ({}, {"a b": 2}, {}, "invalid name 'a b' of a mesh axis; expected letters, digits and _"),
     ({}, {"dp": 2}, {"inputs": {"ids": "shard(2)"}}, "has no dimension 2 to cut"),
+    ({}, {"dp": 2}, {"inputs": {"idz": "shard(0)"}}, "the graph has no input 'idz'; did you mean 'ids'"),
+    ({}, {"dp": 2}, {"outputs": {"ids": "shard(0)"}}, "the graph has no output 'ids'"),
     ({}, {"dp": 3}, {"inputs": {"ids": "shard(0)"}}, "input 'ids': dimension 0 .* cannot be divided among 3 ranks"),
 ]
 

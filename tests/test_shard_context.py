@@ -61,6 +61,7 @@ CASES: dict[str, tuple[dict[str, Any], int, Callable[[], torch.Tensor] | None]] 
     "causal": ({"is_causal": True}, 4, None),
     "causal, shared heads": ({"is_causal": True, "enable_gqa": True}, 2, None),
     "a scale": ({"scale": 0.1}, 4, None),
+    "a scale of zero": ({"scale": 0.0}, 4, None),
     "bool mask": ({}, 4, lambda: hidden(2, 1, 8, 12)),
     "bool mask of keys": ({}, 4, lambda: hidden(2, 1, 1, 12)),
     "float mask": ({}, 4, lambda: torch.randn(8, 12)),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -112,6 +114,36 @@ def test_what_a_rank_cannot_do_is_told_with_its_number() -> None:
     weights = {key: value for key, value in model.state_dict().items() if key != "norm.weight"}
     with LocalRanks(2) as started, pytest.raises(ExecutionError, match=r"rank \d: (.|\n)*'norm.weight' is missing"):
         started.run(sharded, (IDS,), weights)
+
+
+def test_an_interrupted_run_ends_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C must not wait for ranks that compute for minutes."""
+
+    def interrupted(waiting: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("torch_ir.sharding.local_ranks.as_completed", interrupted)
+    with LocalRanks(2) as started:
+        with pytest.raises(KeyboardInterrupt):
+            started.ask("time:sleep", {"seconds": 60})
+        with pytest.raises(ExecutionError, match="the rank processes have ended"):
+            started.ask("time:sleep", {"seconds": 60})
+
+
+def test_ranks_that_cannot_all_start_leave_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[str]] = []
+    start = subprocess.Popen
+
+    def at_most_one(*args: Any, **options: Any) -> subprocess.Popen[str]:
+        if started:
+            raise BlockingIOError("no more processes")
+        started.append(start(*args, **options))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", at_most_one)
+    with pytest.raises(BlockingIOError):
+        LocalRanks(2)
+    assert started[0].poll() is not None
 
 
 def test_ranks_are_as_many_as_the_mesh_has(ranks: LocalRanks) -> None:

@@ -215,7 +215,9 @@ def _groups(model: Any, own: Mapping[str, Tensor], stored: Mapping[str, Tensor],
             group = replace(group, targets=tuple(made))
             wrong = [key for key, tensor in made.items() if key not in own or own[key].shape != tensor.shape]
             if wrong:
-                raise ExportError(f"the conversion of {sources[0]!r} gives no {wrong[0]!r}")
+                raise ExportError(
+                    f"the conversion of {sources[0]!r} does not return {wrong[0]!r} in the shape of the model"
+                )
         groups.append(group)
     return groups
 

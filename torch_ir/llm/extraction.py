@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -137,7 +138,7 @@ def _prefill(calls: DecoderOnly, name: str, blocks: str) -> IR:
 
     try:
         if isinstance(calls, Multimodal):
-            return _with_or_without_values(lambda is_fixed: calls.prefill(is_fixed=is_fixed), name, blocks)
+            return _with_or_without_values(calls.prefill, name, blocks)
         return _extract(calls.prefill(), name, blocks)
     except ExportError as error:
         if calls.prompt is not None or error.cause is not Cause.SIZE_CANNOT_VARY:
@@ -160,7 +161,8 @@ def _encoders(calls: Multimodal, name: str, blocks: str) -> dict[str, IR]:
     read = calls.reads()
     for at, modality in enumerate(read):
         _log.info("graph %d of %d, %s encoder", at + 1, len(read) + 2, modality, extra={"graph": True})
-        calls.encoded[modality] = _encoder(calls, modality, f"{name}.{ENCODE}{modality}", blocks)
+        encoder = partial(calls.encoder, modality)  # for the given sizes of images or, if that fails, for all sizes
+        calls.encoded[modality] = _with_or_without_values(encoder, f"{name}.{ENCODE}{modality}", blocks)
     return calls.encoded
 
 
@@ -174,21 +176,16 @@ def _join(ir: IR, calls: Multimodal) -> None:
     ir.extensions[EXTENSION] = describe_entries(ir)
 
 
-def _encoder(calls: Multimodal, modality: str, name: str, blocks: str) -> IR:
-    """Capture one encoder for the given sizes of images; if that fails, for all sizes."""
-    return _with_or_without_values(lambda is_fixed: calls.encoder(modality, is_fixed=is_fixed), name, blocks)
-
-
-def _with_or_without_values(make_call: Callable[[bool], Call], name: str, blocks: str) -> IR:
+def _with_or_without_values(make_call: Callable[..., Call], name: str, blocks: str) -> IR:
     """Capture a call with values of its inputs as part of the graph; if that fails, without."""
-    call = make_call(True)
+    call = make_call(is_fixed=True)
     try:
         return _extract(call, name, blocks)
     except ExportError:
         if not call.fixed:
             raise
         with suppress(ExportError):
-            return _extract(make_call(False), name, blocks)
+            return _extract(make_call(is_fixed=False), name, blocks)
         raise
 
 

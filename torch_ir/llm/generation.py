@@ -34,6 +34,7 @@ def generate(ir: IR, weights: Mapping[str, Tensor], new_tokens: int, **inputs: T
 
     `inputs` are the inputs of the prefill graph, by name; where the file has encoders, also theirs.
     """
+    _check_count(new_tokens)
     return torch.cat([logits.argmax(-1) for logits in _steps(ir, weights).steps(new_tokens, inputs)], dim=1)
 
 
@@ -50,6 +51,7 @@ def compare_steps(
     steps: Steps | FormSteps, model: Any, new_tokens: int, inputs: Mapping[str, Tensor], tolerance: float | None = None
 ) -> tuple[bool, str]:
     """Compare tokens and logits of prefill and decode with those of `model.generate`."""
+    _check_count(new_tokens)
     own = _greedy(model, new_tokens, inputs)
     if steps.takes_positions and "position_ids" not in inputs:
         inputs = {**inputs, "position_ids": prompt_positions(model, inputs)}
@@ -63,6 +65,11 @@ def compare_steps(
     if not torch.equal(torch.cat(tokens, dim=1), own.sequences[:, -new_tokens:]):
         return False, "the logits are close, but the most likely token differs"
     return True, f"{new_tokens} tokens equal the model's own, max diff of logits {worst:.3g}"
+
+
+def _check_count(new_tokens: int) -> None:
+    if type(new_tokens) is not int or new_tokens < 1:
+        raise ExecutionError(f"new_tokens must be a positive integer, not {new_tokens!r:.60}")
 
 
 def example_prompt(ir: IR, length: int = 6, batch: int = 2) -> dict[str, Tensor]:

@@ -34,6 +34,8 @@ _PARTS = {  # the first that fits
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
     "bias": (None, "none"),
+    # others, such as "pissa" and "olora", also change the weights of the model when PEFT loads the adapter
+    "init_lora_weights": (None, True, False, "gaussian", "eva", "orthogonal"),
     "megatron_config": (None,),
     "layer_replication": (None, []),
     "trainable_token_indices": (None, [], {}),

@@ -11,7 +11,7 @@ _HIDDEN = "hidden"  # names of the results of a tower: hidden.0, hidden.1, ...
 
 
 def split_projector(encoder: IR, tower: str, argument: str) -> IR | None:
-    """Move what follows the module `tower` to a graph of its own, whose input is a dict `argument`; None if it cannot.
+    """Move what follows the module `tower` to a separate graph, whose input is a dict `argument`; None if it cannot.
 
     A projector has weights and reads nothing but results of the tower. Sizes that depend on the data stay in one graph.
     """

@@ -57,7 +57,7 @@ def store_with(settings: Mapping[str, Any]) -> Callable[[str, Tensor], StoredWei
 
 
 def _refuse_code(value: Any) -> None:
-    """Raise ExportError unless all types in a configuration are data; torchao would call any function of its own."""
+    """Raise ExportError unless all types in a configuration are data; torchao would call any of its functions."""
     if isinstance(value, dict) and "_type" in value:
         name, data = value["_type"], value.get("_data")
         if name == "torch.dtype":

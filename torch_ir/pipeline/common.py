@@ -1,4 +1,4 @@
-"""Nodes that every stage can compute for itself: they need weights and sizes, but no input values."""
+"""Nodes that are copied to every stage that reads them: they need weights and sizes, but no input values."""
 
 from __future__ import annotations
 

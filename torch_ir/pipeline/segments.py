@@ -1,7 +1,7 @@
 """A graph as a sequence of segments: nodes that stay together, with their cost.
 
 By default a segment is a layer: consecutive nodes in one element of a module list, or in one module outside such lists,
-and the nodes of enclosing modules that follow. Nodes that every stage can compute for itself are in no segment.
+and the nodes of enclosing modules that follow. Nodes that are copied to every stage that reads them are in no segment.
 """
 
 from __future__ import annotations

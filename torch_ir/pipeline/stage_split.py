@@ -178,7 +178,7 @@ def _chosen(
 
 
 def _too_large(segments: Sequence[Segment], memory: float) -> str:
-    """Return why no stages fit into memory: a layer is too large by itself, or with what it receives."""
+    """Return why no stages fit into memory: a layer alone is too large, or with what it receives."""
     for segment in segments:
         needs = sum(segment.load.weights.values()) + segment.load.alive
         if needs > memory:

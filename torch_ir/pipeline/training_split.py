@@ -5,7 +5,7 @@
     w_new... = pipeline.stage(grad..., w, m, v, function=@stage1_update)
 
 Forward is cut as a model is. Backward and update of a layer belong to the stage of its forward. If gradients are
-clipped, each stage computes the norms of its own, and stage 0 combines them.
+clipped, each stage computes the norms of its gradients, and stage 0 combines them.
 """
 
 from __future__ import annotations

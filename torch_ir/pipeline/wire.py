@@ -54,5 +54,5 @@ class Wire:
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of any dtype as bytes."""
-    return tensor.reshape(-1).view(torch.uint8)
+    """Return a tensor of any dtype as bytes; torch does not show those of a conjugate view."""
+    return tensor.resolve_conj().reshape(-1).view(torch.uint8)

@@ -32,7 +32,7 @@ def attention(placed: PlacedNode) -> Local | None:
         inputs: dict[str, Placement] = {"query": lead}
         write = _with_shared_heads
     elif lead.dim < rank - 2:
-        inputs = dict.fromkeys(("query", "key", "value"), lead)
+        inputs = {name: lead for name in ("query", "key", "value") if placed.tensor(name).shape[lead.dim] != 1}
         if isinstance(lead, Padded) and any(placed.tensor(name).shape[lead.dim] != lead.size for name in inputs):
             return None
         for name in inputs if not isinstance(lead, Padded) else ():

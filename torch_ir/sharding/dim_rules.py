@@ -57,8 +57,10 @@ def unsqueezed(placed: PlacedNode) -> Local | None:
 
 @shards("aten.squeeze")
 def squeezed(placed: PlacedNode) -> Local | None:
-    given = placed.node.attrs.get("dim")
+    given, place = placed.node.attrs.get("dim"), placed.place("self")
     rank, shape = placed.rank("self"), placed.tensor("self").shape
+    if given is None and isinstance(place, Shard) and shape[place.dim] == placed.ranks:
+        return None  # pieces of size 1 would be squeezed, too
     named = range(rank) if given is None else [given] if isinstance(given, int) else given
     gone = {dim % rank for dim in named if shape[dim] == 1}
     kept = [dim for dim in range(rank) if dim not in gone]

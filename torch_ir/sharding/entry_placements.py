@@ -104,7 +104,7 @@ def _refuse_unknown(table: Mapping[str, str], kind: str, names: Collection[str])
     for name in table:
         if name not in known and (_WILDCARDS.isdisjoint(name) or not any(fnmatchcase(each, name) for each in known)):
             nearest = did_you_mean(name, known) or f"; {kind}s: {listed(sorted(known), _MOST_SHOWN) or 'none'}"
-            raise ShardError(f"a placement is given for {name!r:.80}, but the graph has no such {kind}{nearest}")
+            raise ShardError(f"the graph has no {kind} {name!r:.80}{nearest}")
 
 
 def _slots(tree: Tree) -> Iterable[tuple[str, int]]:

@@ -1,7 +1,7 @@
 """Send rows to the ranks of their experts: equal messages with room for `capacity` rows from each rank to each other.
 
 Rows of the rank are sorted by expert, so those for one rank are consecutive. A message has them first and then rows
-that nobody reads. The running sums of rows for each expert go the same way; by these, the receiver sorts what it gets.
+that are not read. The running sums of rows for each expert go the same way; by these, the receiver sorts what it gets.
 No row is dropped: a graph whose messages can be too small checks that they are not, when it runs.
 """
 
@@ -57,7 +57,7 @@ def _check(writer: Writer, last: TensorMeta, first: TensorMeta, capacity: int) -
 
 
 def _order(writer: Writer, sums: TensorMeta, place: TensorMeta) -> TensorMeta:
-    """Return the received rows in the order of their experts; those that nobody reads are last."""
+    """Return the received rows in the order of their experts; unread ones are last."""
     shape = (int(sums.shape[0]), int(place.shape[0]))
     each = writer.add("aten.repeat.default", {"self": place}, {"repeats": [shape[0], 1]}, shape=shape)
     inputs = {"sorted_sequence": sums, "self": each}

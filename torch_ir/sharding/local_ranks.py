@@ -53,16 +53,17 @@ class LocalRanks:
         self._runs = 0
         paths = [os.path.abspath(path) for path in sys.path]
         threads = str(max(1, torch.get_num_threads() // count))
-        self._processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", _START, str(rank), str(count), str(self._folder.path), *paths],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env={**os.environ, "OMP_NUM_THREADS": threads, **_loopback()},
-                text=True,
-            )
-            for rank in range(count)
-        ]
+        environment = {**os.environ, "OMP_NUM_THREADS": threads, **_loopback()}
+        self._processes: list[subprocess.Popen[str]] = []
+        try:
+            for rank in range(count):
+                command = [sys.executable, "-c", _START, str(rank), str(count), str(self._folder.path), *paths]
+                self._processes.append(
+                    subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
+                )
+        except BaseException:  # such as a limit of processes: those that have started must not stay
+            self.close()
+            raise
 
     def __enter__(self) -> LocalRanks:
         return self
@@ -120,12 +121,16 @@ class LocalRanks:
         try:
             with ThreadPoolExecutor(self.count) as pool:
                 waiting = {pool.submit(_answer, process, request): rank for rank, process in enumerate(self._processes)}
-                for done in as_completed(waiting):
-                    if "error" in done.result():
-                        self._kill()
-                        if time.monotonic() >= latest:
-                            raise ExecutionError(f"the ranks did not finish within {self.seconds:g} s and were killed")
-                        raise ExecutionError(f"rank {waiting[done]}: {done.result()['error']}")
+                try:
+                    for done in as_completed(waiting):
+                        if "error" in done.result():
+                            if time.monotonic() >= latest:
+                                late = f"the ranks did not finish within {self.seconds:g} s and were killed"
+                                raise ExecutionError(late)
+                            raise ExecutionError(f"rank {waiting[done]}: {done.result()['error']}")
+                except BaseException:  # also Ctrl-C: the pool waits for the replies of all ranks
+                    self._kill()
+                    raise
         finally:
             timer.cancel()
         return [Path(done.result()["answer"]) for done in waiting]

@@ -155,12 +155,13 @@ def _of_terms(placed: PlacedNode) -> Local | None:
     if len(same) != 1 or not is_floating(node):
         return None
     place = same.pop()
+    is_linear = place.reduction in ("sum", "avg") and not node.attrs.get("rounding_mode")
     has_number = any(isinstance(node.attrs.get(name), (int, float)) for name in ("self", "other"))
-    if node.op_type in _ADDING and len(terms) == len(places) and not has_number:
+    if is_linear and node.op_type in _ADDING and len(terms) == len(places) and not has_number:
         return placed.everywhere(place)
     if place.support and base in _KEEPING_ZERO and len(terms) == len(places):
         return placed.everywhere(place)
-    if place.reduction in ("sum", "avg") and len(terms) == 1 and terms[0] in _SCALING.get(base, ()):
+    if is_linear and len(terms) == 1 and terms[0] in _SCALING.get(base, ()):
         return Local({terms[0]: place}, [place] * len(node.outputs))
     return None
 

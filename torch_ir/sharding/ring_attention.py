@@ -49,7 +49,8 @@ class _Steps:
         self.size, self.width = int(key.shape[-2]), int(key.shape[-1])
         self.dtype = "float32" if query.dtype in _NARROW else query.dtype
         self.groups = int(query.shape[-3]) // int(key.shape[-3]) if placed.node.attrs.get("enable_gqa") else 1
-        scale = placed.node.attrs.get("scale") or 1 / math.sqrt(self.width)
+        scale = placed.node.attrs.get("scale")
+        scale = 1 / math.sqrt(self.width) if scale is None else scale
         self.query = self.add("aten.mul.Scalar", {"self": self.cast(query, self.dtype)}, other=scale)
         shape = (*key.shape[:-1], self.width + int(value.shape[-1]))
         self.message = self.add("aten.cat.default", {"tensors.0": key, "tensors.1": value}, shape, dim=-1)

@@ -79,8 +79,9 @@ def batched(placed: PlacedNode) -> Local | None:
     """The batch dimension may be sharded."""
     first = placed.node.args[0]
     trains = placed.node.attrs.get("training") is True
-    is_sample = placed.place(first) == Shard(0) and placed.rank(first) == len(placed.node.outputs[0].shape)
-    return Local({first: Shard(0)}, [Shard(0)]) if is_sample and not trains else None
+    is_one_sample = placed.node.op_type.startswith("aten.conv") and placed.rank(first) < placed.rank("weight")
+    is_cut = placed.place(first) == Shard(0) and placed.rank(first) == len(placed.node.outputs[0].shape)
+    return Local({first: Shard(0)}, [Shard(0)]) if is_cut and not (trains or is_one_sample) else None
 
 
 @shards("aten.embedding")
@@ -139,9 +140,12 @@ def looked_for(placed: PlacedNode) -> tuple[int, str] | None:
 
 @shards("aten.gather")
 def gathered(placed: PlacedNode) -> Local | None:
+    """The index may have fewer rows than `self`: then the rows of a rank are not those of its indices."""
     place = placed.place("self")
-    same = isinstance(place, Shard) and place == placed.place("index") and place.dim != placed.dim()
-    return placed.everywhere(place) if same else None
+    if not isinstance(place, Shard) or place != placed.place("index") or place.dim == placed.dim():
+        return None
+    is_same_size = placed.tensor("self").shape[place.dim] == placed.tensor("index").shape[place.dim]
+    return placed.everywhere(place) if is_same_size else None
 
 
 @shards("aten.index_copy", "aten.index_add", "aten.slice_scatter")

@@ -21,16 +21,27 @@ class Buffer:
 
 
 class Sections:
-    """The steps at which buffers begin or end, numbered; between two of them, the load is constant.
+    """The times at which a largest set of buffers is needed: no other time needs all of them and one more.
 
-    `spans` are the first section of each buffer, and the one after its last.
+    `spans` has the first section of each buffer, and the one after its last. Two buffers overlap in time exactly if
+    they have a section in common. `load` is the sum of the sizes by section.
     """
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
-        bounds = sorted({step for buffer in buffers for step in (buffer.start, buffer.end)})
-        number = {step: index for index, step in enumerate(bounds)}
-        self.spans = [(number[buffer.start], number[buffer.end]) for buffer in buffers]
-        changes = [0] * len(bounds)
+        events = [(buffer.start, True, index) for index, buffer in enumerate(buffers)]
+        events += [(buffer.end, False, index) for index, buffer in enumerate(buffers)]
+        firsts, ends = [0] * len(buffers), [0] * len(buffers)
+        section = 0
+        was_end = False
+        for _, is_start, index in sorted(events):  # at the same step, ends come first
+            if is_start:
+                section += was_end
+                firsts[index] = section
+            else:
+                ends[index] = section + 1
+            was_end = not is_start
+        self.spans = list(zip(firsts, ends, strict=True))
+        changes = [0] * (section + 2)
         for buffer, (first, end) in zip(buffers, self.spans, strict=True):
             changes[first] += buffer.size
             changes[end] -= buffer.size

@@ -1,29 +1,27 @@
 """Pack buffers into one arena: first fit in several orders, then searches for a smaller arena.
 
-The searches differ in the order in which buffers are tried (long, large, contended or early ones first), in how many
-are compared as the next one, and in the capacity that they aim at. If these are not enough, the orders are changed at
-random, with those buffers earlier for which there was no room.
+Every second search aims at the goal, the others at an arena between it and the best one so far. A search has few steps;
+the next one has another order of the buffers, and knows in which sections there was no room.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 
 from torch_ir.analysis.memory_plan.buffers import Buffer, Sections, count_overlaps, overlapping
 from torch_ir.analysis.memory_plan.first_fit import first_fit, in_time_order, top_of
-from torch_ir.analysis.memory_plan.packing_search import OutOfStepsError, PackingSearch
+from torch_ir.analysis.memory_plan.packing_search import OutOfStepsError, PackingProblem, PackingSearch
 
 MANY_PAIRS = 500_000  # of buffers that live at the same time: more are placed once, in the order of time
-EFFORT = 30  # searches
+EFFORT = 100  # searches
 _MOST_BUFFERS = 1000  # of a search: each step takes time for each buffer
 _MOST_WORK = 12_000_000  # of all searches: steps times buffers
-_STEPS = 10  # of one of the first ten searches, for each buffer; later ones have more
-_PLAIN = 30  # searches without changes of the orders
-_LOOKED_AT = (8, 5, 3)  # candidates that a search compares
-_TARGETS = (0.0, 0.2, 0.1, 0.3)  # between the goal and the best arena so far
-_NOISE = 0.05
-_BLAME = 3.0
+_STEPS = 3  # of a search, for each buffer
+_GROWTH = 1.03  # of the steps, from one search to the next
+_NOISE = 0.3
+_KEPT = 0.9  # of the weight of a section, from one search to the next
 
 Key = Callable[[int], tuple[int, ...]]
 
@@ -46,7 +44,7 @@ def pack(buffers: Sequence[Buffer], capacity: int | None = None, effort: int = E
             best = found
         if top_of(buffers, best) <= goal:
             return best
-    return best if len(buffers) > _MOST_BUFFERS else _searched(buffers, goal, orders, best, effort)
+    return best if len(buffers) > _MOST_BUFFERS else _searched(buffers, goal, best, effort)
 
 
 def _orders(buffers: Sequence[Buffer], sections: Sections) -> list[list[int]]:
@@ -66,45 +64,51 @@ def _orders(buffers: Sequence[Buffer], sections: Sections) -> list[list[int]]:
     return [sorted(range(len(buffers)), key=key) for key in keys]
 
 
-def _searched(
-    buffers: Sequence[Buffer], goal: int, orders: Sequence[Sequence[int]], best: list[int], effort: int
-) -> list[int]:
+def _searched(buffers: Sequence[Buffer], goal: int, best: list[int], effort: int) -> list[int]:
     """Search repeatedly for an arena between the goal and the best one so far; a goal that is too small is raised."""
-    draw = random.Random(0)
-    blame = [0.0] * len(buffers)
-    steps = _STEPS * len(buffers)
-    for number in range(min(effort, max(1, _MOST_WORK // (steps * len(buffers))))):
+    problem = PackingProblem(buffers)
+    ranks = _ranks(buffers, problem.spans)
+    steps = float(_STEPS * len(buffers))
+    work = 0.0
+    relaxed = 0.5  # between the goal and the best arena so far
+    for number in range(effort):
         top = top_of(buffers, best)
-        if top <= goal:
+        work += steps * len(buffers)
+        if top <= goal or (number and work > _MOST_WORK):
             break
-        order = orders[number % len(orders)]
-        if number >= _PLAIN:
-            order = _changed(order, blame if number % 2 else [0.0] * len(blame), draw)
-        target = goal + int((top - 1 - goal) * _TARGETS[number // len(orders) % len(_TARGETS)])
-        looked_at = _LOOKED_AT[number // len(orders) % len(_LOOKED_AT)]
-        search = PackingSearch(buffers, target, _ranks(order), steps * (1 + number // 10), looked_at)
+        share = relaxed if number % 2 else 0.0
+        target = goal + int((top - 1 - goal) * share)
+        search = PackingSearch(problem, target, next(ranks), int(steps))
         try:
             if search.run():
                 best = search.offsets
+                relaxed /= 2
             else:
                 goal = target + 1
         except OutOfStepsError:
-            pass
-        blame = [0.9 * old + new for old, new in zip(blame, search.blamed, strict=True)]
+            relaxed = (1 + relaxed) / 2 if number % 2 else relaxed
+        steps *= _GROWTH
+        problem.weights = [1 + _KEPT * (weight - 1) for weight in problem.weights]
     return best
 
 
-def _changed(order: Sequence[int], blame: Sequence[float], draw: random.Random) -> list[int]:
-    """Return the order with random changes, and with blamed buffers earlier."""
-    most = max(blame) or 1.0
-    place = {
-        item: at / len(order) - _BLAME * blame[item] / most + _NOISE * draw.random() for at, item in enumerate(order)
-    }
-    return sorted(order, key=place.__getitem__)
+def _ranks(buffers: Sequence[Buffer], spans: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+    """Yield the rank of each buffer for one search after the other: first by size, then with noise.
 
-
-def _ranks(order: Sequence[int]) -> list[int]:
-    ranks = [0] * len(order)
-    for rank, item in enumerate(order):
-        ranks[item] = rank
-    return ranks
+    In turn, buffers with many sections, with large areas, and with long lives come first.
+    """
+    keys = [
+        [end - first for first, end in spans],
+        [buffer.area for buffer in buffers],
+        [buffer.end - buffer.start for buffer in buffers],
+    ]
+    draw = random.Random(0)
+    for number in count():
+        key, noise = keys[number % len(keys)], 0.0 if number < len(keys) else _NOISE
+        values = [
+            (-value * (1 + noise * draw.random()), -buffer.area) for value, buffer in zip(key, buffers, strict=True)
+        ]
+        ranks = [0] * len(buffers)
+        for rank, item in enumerate(sorted(range(len(buffers)), key=values.__getitem__)):
+            ranks[item] = rank
+        yield ranks

@@ -1,85 +1,79 @@
-"""Depth-first search for offsets within a capacity.
+"""Branch-and-bound search for offsets within a capacity.
 
-Buffers are placed from the bottom up, each on top of those below it, so that offsets never decrease. Every packing can
-be pushed down into such a form, so if the search ends without a result, there is none. Branches are cut off where
+Buffers are placed from the bottom up. The next one is always at the lowest offset that any remaining buffer can have,
+so that nothing can come below it, and each decision has two sides: the buffer is there, or it is higher. A buffer that
+is higher rests on another one that is not placed yet. Every packing can be pushed down into such a form, so if the
+search ends without a result, there is none. From the decisions follows a lowest offset for each remaining buffer, and a
+branch is cut off where the buffers of a section, none below its lowest offset, exceed the capacity.
 
-- a section cannot hold what is still to be placed in it, above the lowest offset that any of that can get;
-- another buffer would fit entirely below the chosen one;
-- two equal buffers would only change places.
-
-The next buffer is the one after which the fullest section is least full. Where the remaining buffers fall into groups
-that are not needed at the same time, each group is searched for itself. All but the choice of the next buffer follows
-M. D. Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated Machine Learning", ASPLOS 2023.
+Where the remaining buffers fall into groups that are not needed at the same time, each group is searched separately.
+The order from the bottom up, the bound for sections and the groups follow M. D. Moffitt, "MiniMalloc: A Lightweight
+Memory Allocator for Hardware-Accelerated Machine Learning", ASPLOS 2023. The choice of the next buffer is that of
+constraint solvers: it belongs to the section with the fewest candidates, and sections that were exceeded often count
+more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import NamedTuple
 
-from torch_ir.analysis.memory_plan.buffers import Buffer, Sections
+from torch_ir.analysis.memory_plan.buffers import Buffer, Sections, overlapping
 from torch_ir.ir.checks.limits import Budget
-
-_SHARPNESS = 20  # how much more the fullest sections count
 
 
 class OutOfStepsError(Exception):
     """The search was not finished in the given number of steps."""
 
 
-class _State(NamedTuple):
-    """By section: the top of what is placed, and the sizes of what is not."""
-
-    floor: list[int]
-    rest: list[int]
-
-
 class _Part(NamedTuple):
-    """A group of buffers that are to be placed at `lowest` or above."""
+    """A group of buffers that are to be placed.
+
+    `support` is the top of what is placed below each buffer; those in `is_higher` are not at that offset.
+    """
 
     items: list[int]
-    state: _State
-    lowest: int
+    support: list[int]
+    is_higher: list[bool]
 
 
-class _Choice(NamedTuple):
-    """A buffer as the next one, what follows, and how full sections are then at least."""
+class PackingProblem:
+    """The buffers of one or more searches.
 
-    fullest: int
-    fullness: float
-    item: int
-    offset: int
-    state: _State
+    `weights` say how often there was no room in a section: each search adds to them, and the next one reads them.
+    """
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        sections = Sections(buffers)
+        self.sizes = [buffer.size for buffer in buffers]
+        self.spans = sections.spans
+        self.load = sections.load
+        self.overlaps = overlapping(buffers)
+        self.weights = [1.0] * len(self.load)
 
 
 class PackingSearch:
-    """One search: of buffers at the same offset, those of lower `rank` come first; the first `looked_at` are compared.
+    """One search: of the buffers that compete for a place, the one of lowest `rank` is tried first."""
 
-    `blamed` counts for each buffer how often it was among those for which there was no room.
-    """
-
-    def __init__(
-        self, buffers: Sequence[Buffer], capacity: int, rank: Sequence[int], steps: int, looked_at: int = 8
-    ) -> None:
-        sections = Sections(buffers)
-        self.offsets = [0] * len(buffers)
-        self.blamed = [0] * len(buffers)
-        self._sizes = [buffer.size for buffer in buffers]
-        self._spans = sections.spans
+    def __init__(self, problem: PackingProblem, capacity: int, rank: Sequence[int], steps: int) -> None:
+        self.offsets = [0] * len(problem.sizes)
+        self._problem = problem
+        self._sizes = problem.sizes
+        self._spans = problem.spans
         self._capacity = capacity
         self._rank = rank
         self._steps = Budget(steps)
-        self._looked_at = looked_at
-        self._start = _State([0] * len(sections.load), sections.load)
 
     def run(self) -> bool:
-        """Return whether the buffers fit; raise OutOfStepsError if that is not known after `steps` choices."""
-        if max(self._start.rest, default=0) > self._capacity:
+        """Return whether the buffers fit; raise OutOfStepsError if that is not known after `steps` decisions."""
+        if max(self._problem.load, default=0) > self._capacity:
             return False
-        return all(self._is_solved(_Part(group, self._start, 0)) for group in self._groups(range(len(self._sizes))))
+        support, is_higher = [0] * len(self._sizes), [False] * len(self._sizes)
+        sized = (item for item, size in enumerate(self._sizes) if size)
+        return all(self._is_solved(_Part(group, support, is_higher)) for group in self._groups(sized))
 
     def _is_solved(self, part: _Part) -> bool:
-        """Run `_fits` with a stack of its own, which may be deeper than Python's."""
+        """Run `_fits` with an explicit stack, which may be deeper than Python's."""
         stack = [self._fits(part)]
         found = None
         while stack:
@@ -101,85 +95,84 @@ class PackingSearch:
                 groups.append([])
             groups[-1].append(item)
             reached = max(reached, end)
-        for group in groups:
-            group.sort(key=self._rank.__getitem__)
         return sorted(groups, key=len)
 
     def _fits(self, part: _Part) -> Generator[_Part, bool | None, bool]:
         """Return whether a part fits; yield the parts for which that must be known first."""
-        for choice in self._choices(part):
-            self.offsets[choice.item] = choice.offset
+        items, support, is_higher = part
+        while True:
+            if not self._steps.take():
+                raise OutOfStepsError
+            lowest = self._lowest_offsets(part)
+            if not self._has_room(items, lowest):
+                return False
+            item = self._next_item(items, lowest)
+            self.offsets[item] = lowest[item]
             failed = None
-            for group in self._groups(item for item in part.items if item != choice.item):
-                if not (yield _Part(group, choice.state, choice.offset)):
+            for group in self._groups(other for other in items if other != item):
+                if not (yield self._after(group, support, is_higher, item)):
                     failed = group
                     break
             if failed is None:
                 return True
-            if self._is_apart(failed, choice.item):  # no other choice would help those
+            if not set(failed) & set(self._problem.overlaps[item]):  # no other offset of this buffer would help those
                 return False
-        return False
+            for other in items:  # buffers that are equal to this one would only change places with it
+                if self._spans[other] == self._spans[item] and self._sizes[other] == self._sizes[item]:
+                    is_higher[other] = True
 
-    def _choices(self, part: _Part) -> Iterator[_Choice]:
-        """Yield the choices after which there may be room for the others, the best of the first few first."""
-        items, state, lowest = part
-        offsets = self._lowest_offsets(items, state.floor, lowest)
-        candidates = self._candidates(items, offsets)
-        looked_at = [
-            choice for choice in map(self._look_ahead(items, offsets, state), candidates[: self._looked_at]) if choice
-        ]
-        yield from sorted(looked_at, key=lambda choice: choice[:2])
-        yield from filter(None, map(self._look_ahead(items, offsets, state), candidates[self._looked_at :]))
+    def _after(self, group: list[int], support: list[int], is_higher: list[bool], item: int) -> _Part:
+        """Return a group as it is after a buffer has been placed."""
+        support, is_higher = support.copy(), is_higher.copy()
+        top = self.offsets[item] + self._sizes[item]
+        for other in self._problem.overlaps[item]:
+            if support[other] < top:
+                support[other], is_higher[other] = top, False
+        return _Part(group, support, is_higher)
 
-    def _lowest_offsets(self, items: Iterable[int], floor: list[int], lowest: int) -> dict[int, int]:
-        return {item: max(lowest, *floor[slice(*self._spans[item])]) for item in items}
-
-    def _candidates(self, items: Iterable[int], offsets: dict[int, int]) -> list[int]:
-        """Return the buffers that may be the next: not above another that fits below, and one of equal ones."""
-        ceiling = min(offsets[item] + self._sizes[item] for item in items)
-        found: dict[tuple[tuple[int, int], int], int] = {}
-        for item in sorted(items, key=offsets.__getitem__):  # the order of ranks is kept among equal offsets
-            if offsets[item] < ceiling:
-                found.setdefault((self._spans[item], self._sizes[item]), item)
-        return list(found.values())
-
-    def _look_ahead(
-        self, items: Sequence[int], offsets: dict[int, int], state: _State
-    ) -> Callable[[int], _Choice | None]:
-        """Return a function from a buffer to its choice; None if there is no room for the others then."""
-
-        def choice(item: int) -> _Choice | None:
-            if not self._steps.take():
-                raise OutOfStepsError
-            (first, end), size, offset = self._spans[item], self._sizes[item], offsets[item]
-            floor = [*state.floor[:first], *[offset + size] * (end - first), *state.floor[end:]]
-            rest = [*state.rest[:first], *(left - size for left in state.rest[first:end]), *state.rest[end:]]
-            others = [other for other in items if other != item]
-            tops = self._least_tops(others, floor, rest, offset)
-            fullest = max(tops)
-            if fullest > self._capacity:
-                self._blame(others, tops.index(fullest))
-                return None
-            fullness = sum([(top / self._capacity) ** _SHARPNESS for top in tops])
-            return _Choice(fullest, fullness, item, offset, _State(floor, rest))
-
-        return choice
-
-    def _least_tops(self, items: Iterable[int], floor: list[int], rest: list[int], lowest: int) -> list[int]:
-        """Return the least top of each section: what is left, above the lowest offset that any of it can get."""
-        offsets = self._lowest_offsets(items, floor, lowest)
-        base = list(floor)
-        for item in sorted(offsets, key=offsets.__getitem__, reverse=True):
-            first, end = self._spans[item]
-            base[first:end] = [offsets[item]] * (end - first)
-        return [low + left for low, left in zip(base, rest, strict=True)]
-
-    def _blame(self, items: Iterable[int], section: int) -> None:
+    def _lowest_offsets(self, part: _Part) -> dict[int, int]:
+        """Return the lowest offset of each buffer: its support, or the top of the lowest other that it can rest on."""
+        items, support, is_higher = part
+        lowest = {item: support[item] for item in items if not is_higher[item]}
+        tops = {item: low + self._sizes[item] for item, low in lowest.items()}
+        waiting = {}
         for item in items:
-            first, end = self._spans[item]
-            self.blamed[item] += first <= section < end
+            if is_higher[item]:
+                below = [tops[other] for other in self._problem.overlaps[item] if other in tops]
+                waiting[item] = max(support[item] + 1, min(below, default=self._capacity))
+        while waiting:  # from the lowest up: those above may rest on them
+            item = min(waiting, key=waiting.__getitem__)
+            lowest[item] = low = waiting.pop(item)
+            for other in self._problem.overlaps[item] if waiting else ():
+                if other in waiting:
+                    waiting[other] = min(waiting[other], max(support[other] + 1, low + self._sizes[item]))
+        return lowest
 
-    def _is_apart(self, group: Iterable[int], item: int) -> bool:
-        """Whether no buffer of a group is needed at the same time as this one."""
-        first, end = self._spans[item]
-        return all(end <= self._spans[other][0] or self._spans[other][1] <= first for other in group)
+    def _has_room(self, items: Sequence[int], lowest: dict[int, int]) -> bool:
+        """Return whether each section can hold its buffers, however they are stacked; count sections that cannot."""
+        weights = self._problem.weights
+        stacked = [0] * len(weights)
+        for item in sorted(items, key=lowest.__getitem__, reverse=True):
+            room = self._capacity - lowest[item]
+            size = self._sizes[item]
+            for section in range(*self._spans[item]):
+                stacked[section] = total = stacked[section] + size
+                if total > room:
+                    weights[section] += 1
+                    return False
+        return True
+
+    def _next_item(self, items: Sequence[int], lowest: dict[int, int]) -> int:
+        """Return a buffer that can be at the bottom, in the section with the fewest of them for its weight."""
+        bottom = min(lowest.values())
+        candidates = [item for item in items if lowest[item] == bottom]
+        choices: dict[int, int] = {}
+        for item in candidates:
+            for section in range(*self._spans[item]):
+                choices[section] = choices.get(section, 0) + 1
+        weights = self._problem.weights
+        section = min(choices, key=lambda section: (choices[section] / weights[section], section))
+        return min(
+            (item for item in candidates if self._spans[item][0] <= section < self._spans[item][1]),
+            key=self._rank.__getitem__,
+        )

@@ -35,6 +35,8 @@ class FormSteps:
 
     def steps(self, count: int, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """Yield the logits of the last token after the prompts and every further step."""
+        if "input_ids" not in inputs:
+            raise ExecutionError("pass input_ids, the prompts")
         tokens = inputs["input_ids"]
         batch, taken = tokens.shape
         length = taken + count - 1

@@ -1,7 +1,8 @@
 """Which keys a mask lets each query see: all before it, a window of the last, or those of its chunk.
 
 A mask is compared with each kind. If its nodes compute each element from the two positions alone, it is computed at
-positions around each number that the nodes mention; else, such as for a stored triangle, at all positions of the model.
+positions around each number that the nodes mention, and at positions far behind; else, such as for a stored triangle,
+at all positions of the model.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _FIRST = 6  # positions that are always compared
 _NEAR = (-2, -1, 0, 1, 2)  # positions around each number, and around twice the number
 _LARGEST = 1 << 24  # of the numbers that may be a window
 _MOST_NUMBERS = 12
+_FAR = tuple(1 << power for power in range(3, 21))  # positions that show a window of any size
 _MOST_POSITIONS = 2048  # at which a mask is computed whole
 _ELEMENTWISE = frozenset(  # operators that keep each element at its place, or make one value
     f"aten.{name}"
@@ -78,7 +80,7 @@ def mask_kinds(graph: IR, masks: Iterable[TensorMeta], batch: str, seq: str) -> 
             found[mask] = _kind_of(value, positions, probe)
     for numbers, probes in together.items():
         near = {multiple * number + step for number in numbers for multiple in (1, 2) for step in _NEAR}
-        positions = torch.tensor(sorted({*range(_FIRST), *(place for place in near if place >= 0)}))
+        positions = torch.tensor(sorted({*range(_FIRST), *_FAR, *(place for place in near if place >= 0)}))
         given = dict.fromkeys((source for probe in probes for source in probe.counted), positions)
         values = values_at(graph, [probe.mask for probe in probes], {batch: 2, seq: len(positions)}, given, budget)
         found |= {probe.mask: _kind_of(value, positions, probe) for probe, value in zip(probes, values, strict=True)}
@@ -96,10 +98,12 @@ class _Probe(NamedTuple):
 
 def _probe(mask: TensorMeta, seq: str, constants: Constants) -> _Probe:
     nodes = _nodes_before(mask)
-    numbers = sorted(set(_numbers(nodes, constants)))[:_MOST_NUMBERS]
+    numbers = sorted(set(_numbers(nodes, constants)))
     counted = tuple(node.output for node in nodes if _counts(node, seq))
-    is_of_positions = all(_keeps_places(node, seq) for node in _nodes_before(mask, counted))
-    return _Probe(mask, tuple(numbers), counted, is_of_positions)
+    is_of_positions = len(numbers) <= _MOST_NUMBERS and all(
+        _keeps_places(node, seq) for node in _nodes_before(mask, counted)
+    )
+    return _Probe(mask, tuple(numbers[:_MOST_NUMBERS]), counted, is_of_positions)
 
 
 def _nodes_before(mask: TensorMeta, stop: Sequence[TensorMeta] = ()) -> list[OpNode]:

@@ -10,14 +10,21 @@ from torch_ir.ir import OpNode, TensorMeta
 _ALONG = frozenset(  # operators that combine or choose elements along `dim`
     f"aten.{name}"
     for name in (
-        "_log_softmax", "_softmax", "all", "amax", "amin", "any", "argmax", "argmin", "argsort", "cat", "chunk",
-        "cummax", "cummin", "cumprod", "cumsum", "diff", "flip", "gather", "index_select", "log_softmax",
-        "logcumsumexp", "logsumexp", "max", "mean", "median", "min", "narrow", "norm", "prod", "roll", "scatter",
-        "select", "slice", "softmax", "sort", "split", "split_with_sizes", "std", "sum", "topk", "unbind",
-        "unfold", "var",
+        "_log_softmax", "_safe_softmax", "_softmax", "all", "amax", "amin", "aminmax", "any", "argmax", "argmin",
+        "argsort", "cat", "chunk", "cummax", "cummin", "cumprod", "cumsum", "diff", "flip", "gather", "index_add",
+        "index_copy", "index_select", "kthvalue", "linalg_vector_norm", "log_softmax", "logcumsumexp", "logsumexp",
+        "max", "mean", "median", "min", "mode", "nanmean", "nansum", "narrow", "norm", "prod", "quantile", "roll",
+        "scatter", "scatter_add", "select", "slice", "softmax", "sort", "split", "split_with_sizes", "std", "std_mean",
+        "sum", "topk", "unbind", "unfold", "var", "var_mean",
     )
 )  # fmt: skip
-_CONVOLUTIONS = ("aten.conv1d.", "aten.conv2d.", "aten.convolution.", "aten.constant_pad_nd.", "aten.pad.")
+_OVER_POSITIONS = tuple(  # operators that combine elements of the dimensions after batch and channels
+    f"aten.{name}."
+    for name in (
+        "avg_pool1d", "constant_pad_nd", "conv1d", "conv2d", "conv3d", "convolution", "group_norm", "instance_norm",
+        "max_pool1d", "native_group_norm", "pad",
+    )
+)  # fmt: skip
 _PRODUCTS = ("aten.matmul.default", "aten.bmm.default", "aten.mm.default", "aten.baddbmm.default")
 _END = 1 << 62
 
@@ -36,15 +43,16 @@ def _mixes(node: OpNode, seq: str) -> str:
     source = node.inputs[0] if node.inputs else None
     if source is None:
         return ""
-    if node.op_type.startswith(_CONVOLUTIONS):
+    if node.op_type.startswith(_OVER_POSITIONS):
         return "reads neighbouring tokens" if seq in source.shape[2:] else ""
     if node.op_type in _PRODUCTS:
         return "sums over tokens" if node.inputs[-2].shape[-1] == seq else ""
     if node.op_type.rpartition(".")[0] not in _ALONG or _is_whole(node, seq):
         return ""
-    dims = node.attrs.get("dim")
-    chosen = dims if isinstance(dims, (list, tuple)) else [dims]
-    along = [dim for dim in chosen if isinstance(dim, int) and -len(source.shape) <= dim < len(source.shape)]
+    rank = len(source.shape)
+    given = node.attrs.get("dim", node.attrs.get("dims"))
+    dims = range(rank) if given is None or given == [] else given if isinstance(given, (list, tuple)) else [given]
+    along = [dim for dim in dims if isinstance(dim, int) and -rank <= dim < rank]
     return "combines or selects tokens" if any(source.shape[dim] == seq for dim in along) else ""
 
 

@@ -14,7 +14,7 @@ from torch_ir.llm.forms.mask_kinds import MaskKind
 from torch_ir.llm.forms.slot_layouts import Slots, Steps
 from torch_ir.rewrite import Builder
 
-_SHORT, _LONG, _LONGEST = 5, 9, 1 << 17  # lengths at which values are compared
+_LENGTHS, _LONGEST = (5, 9), 1 << 17  # of prompts whose values are compared
 _ONLY_SHAPES = ("aten.unsqueeze.default", "aten.view.default", "aten.reshape.default")
 
 
@@ -42,19 +42,25 @@ class PositionReads:
         return [axis for axis, size in enumerate(tensor.shape) if size == self.steps.seq]
 
     def varies(self, tensor: TensorMeta) -> bool:
-        """Whether a tensor with one dimension of positions differs along it; raise GraphError if it is no table."""
+        """Whether a tensor with one dimension of positions differs along it; raise GraphError if it is not a table.
+
+        All positions count: the factors of some models are 1 up to a position far behind the first.
+        """
         tensor = self._root(tensor)
         if tensor not in self._varies:
             (axis,) = self.axes(tensor)
-            values = []
-            for count in (_SHORT, _LONG, min(self.length or _LONG, _LONGEST)):
-                sizes = {self.steps.batch: 2, self.steps.seq: count}
-                (value,) = values_at(self.graph, [tensor], sizes, {}, self._budget)
-                values.append(value.narrow(axis, 0, min(_SHORT, count)))
-            if not all(torch.equal(value, values[0][tuple(map(slice, value.shape))]) for value in values):
-                raise GraphError(f"{tensor.name!r:.80} depends on the length of the prompt, not only on positions")
-            self._varies[tensor] = not torch.equal(values[0], values[0].narrow(axis, 0, 1).expand_as(values[0]))
+            table = self._values(tensor, min(self.length or _LONGEST, _LONGEST))
+            for count in _LENGTHS:
+                rows = min(count, table.shape[axis])
+                if not torch.equal(self._values(tensor, count).narrow(axis, 0, rows), table.narrow(axis, 0, rows)):
+                    raise GraphError(f"{tensor.name!r:.80} depends on the length of the prompt, not only on positions")
+            self._varies[tensor] = not torch.equal(table, table.narrow(axis, 0, 1).expand_as(table))
         return self._varies[tensor]
+
+    def _values(self, tensor: TensorMeta, count: int) -> torch.Tensor:
+        """Return the values of a fixed tensor for prompts of so many tokens."""
+        sizes = {self.steps.batch: 2, self.steps.seq: count}
+        return values_at(self.graph, [tensor], sizes, {}, self._budget)[0]
 
     def over_keys(self, tensor: TensorMeta, layout: Slots) -> TensorMeta:
         """Return a tensor with one dimension of positions for all keys."""

@@ -158,7 +158,7 @@ def _ends(key: TensorMeta) -> Iterator[tuple[OpNode, list[OpNode]]]:
 
 
 def _masks(layer: int, end: OpNode, between: list[OpNode], fixed: set[TensorMeta], seq: str) -> list[TensorMeta]:
-    """Return the masks of an attention; none if the operator masks by itself."""
+    """Return the masks of an attention; none if the operator itself is causal."""
     if end.op_type == SDPA:
         mask = end["attn_mask"]
         if mask is None and not end["is_causal"]:

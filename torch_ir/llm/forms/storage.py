@@ -17,7 +17,7 @@ class Storage:
 
     dtype: str | None = None
     largest: float = 0.0
-    is_rounded: bool = False  # to whole numbers; a cast to fp8 rounds by itself
+    is_rounded: bool = False  # to whole numbers; a cast to fp8 rounds anyway
 
     def parts(self, dtype: str, size: int) -> dict[str, tuple[str, int]]:
         """Return the dtype and the last size of each tensor that keys or values are stored in, by suffix."""
