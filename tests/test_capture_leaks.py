@@ -248,9 +248,19 @@ def _eager(model: nn.Module, n: int) -> torch.Tensor:
 
 
 def _alive() -> list[torch.Tensor]:
-    gc.collect()
     kinds = (Ghost, torch._subclasses.FakeTensor)
     return [tensor for tensor in gc.get_objects() if type(tensor) in kinds]
+
+
+def _left(before: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors of captures that are alive and were not before."""
+
+    def found() -> list[torch.Tensor]:
+        return [tensor for tensor in _alive() if not any(tensor is other for other in before)]
+
+    if found():  # garbage, perhaps: collecting it takes a second in a process of many objects
+        gc.collect()
+    return found()
 
 
 def _check(holder: Callable[..., Any], actions: list[tuple[str, int]]) -> None:
@@ -273,7 +283,7 @@ def _check(holder: Callable[..., Any], actions: list[tuple[str, int]]) -> None:
         elif n not in is_used:  # after an eager call, a table is a constant, as it is in eager
             assert found == alone[road, n], (road, n)
     model = None
-    assert [tensor for tensor in _alive() if not any(tensor is other for other in before)] == []
+    assert _left(before) == []
 
 
 def every_holder(model: nn.Module, n: int) -> torch.Tensor:
