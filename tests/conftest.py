@@ -28,6 +28,9 @@ for _name in _FOREIGN:
     os.environ.pop(_name, None)
 os.environ.update(_SURROUNDINGS)
 os.umask(0o022)
+# Several hundred processes would each compile the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 _SHARED = pytest.StashKey[Path | None]()  # the folder of forked programs for all workers
 
 

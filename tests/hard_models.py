@@ -9,6 +9,7 @@ import ctypes
 import json
 import random
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -319,10 +320,10 @@ class PickedByChance(nn.Module):
 class Compiled(nn.Module):
     """contains a module compiled with torch.compile"""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: str = "inductor") -> None:
         super().__init__()
         self.linear = nn.Linear(4, 4)
-        self.part = torch.compile(lambda x: x.relu() * 2)
+        self.part = torch.compile(lambda x: x.relu() * 2, backend=backend)
 
     def forward(self, x):
         return self.part(self.linear(x)) if bool(x.any()) else x
@@ -386,7 +387,7 @@ class Hard:
     """A model with the inputs of its call, and what is hard about it."""
 
     name: str
-    model: type[nn.Module]
+    model: Callable[..., nn.Module]
     about: str
     args: tuple[Any, ...] = (X,)
     kwargs: dict[str, Any] = field(default_factory=dict)

@@ -15,11 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    Qwen2_5OmniThinkerForConditionalGeneration,
-    Qwen3OmniMoeThinkerForConditionalGeneration,
-)
+from transformers import AutoConfig
 
 from tests.multimodal_inputs import KINDS, CannotBuildError, Case, inputs
 from tests.multimodal_tables import CONFIGS, ENCODERS, FIXED_PROMPT, NOT_BUILT, REFUSED, SETTINGS, WHOLE
@@ -31,33 +27,44 @@ from torch_ir.llm.tiny_config import shrunk
 TOKENS = 6
 TABLES = ("IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
 _TALKING = {
-    "qwen2_5_omni": Qwen2_5OmniThinkerForConditionalGeneration,
-    "qwen3_omni_moe": Qwen3OmniMoeThinkerForConditionalGeneration,
+    "qwen2_5_omni": "Qwen2_5OmniThinkerForConditionalGeneration",
+    "qwen3_omni_moe": "Qwen3OmniMoeThinkerForConditionalGeneration",
 }
 _TOKEN = {"image": 90, "video": 91, "audio": 92}
 
 
-def cases() -> list[Case]:
-    import transformers
+def kinds() -> dict[str, list[str]]:
+    """The names of the models of every kind; none of them is imported."""
     from transformers.models.auto import modeling_auto
 
-    found = {}
+    found: dict[str, list[str]] = {}
     for table in TABLES:
         for kind, names in getattr(modeling_auto, f"MODEL_FOR_{table}_MAPPING_NAMES").items():
-            for name in (names,) if isinstance(names, str) else names:
-                model = getattr(transformers, name, None)
-                given = getattr(model, "input_modalities", ())
-                for modality in KINDS:
-                    if model is not None and modality in ((given,) if isinstance(given, str) else given):
-                        found[f"{kind} {modality}"] = Case(f"{kind} {modality}", model, modality)
+            found.setdefault(kind, []).extend((names,) if isinstance(names, str) else names)
+    return found
+
+
+def cases(kind: str) -> list[Case]:
+    """The models of a kind, each with every modality that it reads."""
+    import transformers
+
+    found = {}
+    for name in kinds()[kind]:
+        model = getattr(transformers, name, None)
+        given = getattr(model, "input_modalities", ())
+        for modality in KINDS:
+            if model is not None and modality in ((given,) if isinstance(given, str) else given):
+                found[f"{kind} {modality}"] = Case(f"{kind} {modality}", model, modality)
     return list(found.values())
 
 
 def build(case: Case) -> Any:
     """Build a tiny model with random weights."""
+    import transformers
+
     kind = case.name.split()[0]
     if kind in _TALKING:  # without the part that makes speech
-        thinker = build(Case(f"{kind}_thinker", _TALKING[kind], case.modality))
+        thinker = build(Case(f"{kind}_thinker", getattr(transformers, _TALKING[kind]), case.modality))
         config = case.model.config_class(thinker_config=thinker.config.to_dict(), enable_audio_output=False)
         model = case.model(config).float().eval()
         model.thinker.load_state_dict(thinker.state_dict())
@@ -171,7 +178,8 @@ def expectation(case: Case) -> str:
 def main(names: list[str]) -> int:
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    chosen = [each for each in cases() if not names or each.name in names or each.name.split()[0] in names]
+    every = [case for kind in kinds() for case in cases(kind)]
+    chosen = [each for each in every if not names or each.name in names or each.name.split()[0] in names]
     equal = 0
     for each in chosen:
         start = time.process_time()

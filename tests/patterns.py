@@ -3,8 +3,10 @@
 They are drawn at random and shrunk. A rule that no random graph has comes from the tests of its pass.
 """
 
+import functools
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -18,8 +20,9 @@ FOLDER = Path(__file__).parent / "data" / "patterns"
 Hit = tuple[str, str]  # a pass, and a rule of it
 
 
-def stored() -> dict[Hit, IR]:
-    """The stored graphs by pass and rule."""
+@functools.cache
+def stored() -> Mapping[Hit, IR]:
+    """The stored graphs by pass and rule; they are shared, so that a change needs a clone."""
     return {(path.parent.name, path.stem): IR.load(path) for path in sorted(FOLDER.glob("*/*.json"))}
 
 

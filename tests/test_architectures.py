@@ -9,8 +9,8 @@ from tests.architectures.equality import SAME, compare
 from tests.architectures.sweep import CAPTURED, REFUSED, WITH_VALUES, extract, select, verify_in_fresh_process
 
 BY_KIND = {kind: [each for each in architectures() if each.kind == kind] for kind in TABLES}
-# Slow cases -> a faster one of the same kind that also needs values, in a default run.
-QUICKER = {"encodec": "fastspeech2_conformer"}
+# Slow cases -> a faster one that also needs values, in a default run.
+QUICKER = {"encodec": "longformer"}
 
 
 @pytest.mark.parametrize("kind", BY_KIND)

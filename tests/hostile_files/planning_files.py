@@ -34,9 +34,11 @@ _PREFIX = "base_model.model."
 
 
 def _file(content: Any) -> Make:
+    """Write bytes, a JSON value, or what a function returns, so that large values exist only while they are used."""
+
     def make(folder: Path) -> Path:
-        data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        (folder / "document.json").write_bytes(data)
+        made = content() if callable(content) else content
+        (folder / "document.json").write_bytes(made if isinstance(made, bytes) else json.dumps(made).encode())
         return folder / "document.json"
 
     return make
@@ -100,9 +102,9 @@ for opens, name, content in [
     ("mesh plan", "100 axes", {**PLAN, "axes": [_AXIS] * 100}),
     ("mesh plan", "an axis twice", {**PLAN, "axes": [_AXIS, _AXIS]}),
     ("mesh plan", "axis called as an expression", {**PLAN, "axes": [{**_AXIS, "axis": "tp*2"}]}),
-    ("mesh plan", "30,000 patterns", {**PLAN, "axes": [{**_AXIS, "rows": _wide(30_000)}]}),
+    ("mesh plan", "30,000 patterns", lambda: {**PLAN, "axes": [{**_AXIS, "rows": _wide(30_000)}]}),
     ("mesh plan", "pattern of 2,000 stars", {**PLAN, "axes": [{**_AXIS, "rows": {"**f" * 2000: "colwise"}}]}),
-    ("mesh plan", "30,000 patterns of inputs", {**PLAN, "axes": [{**_AXIS, "inputs": _wide(30_000)}]}),
+    ("mesh plan", "30,000 patterns of inputs", lambda: {**PLAN, "axes": [{**_AXIS, "inputs": _wide(30_000)}]}),
     ("mesh plan", "input pattern of 10^6 stars", {**PLAN, "axes": [{**_AXIS, "inputs": {"*a" * 10**6: "shard(0)"}}]}),
     ("mesh plan", "placement of 5,000 digits", {**PLAN, "axes": [{**_AXIS, "inputs": {"x": f"shard({'9' * 5000})"}}]}),
     ("mesh plan", "10^5 stages", {**PLAN, "stages": ["fc2"] * 10**5}),
@@ -119,12 +121,13 @@ for opens, name, content in [
     ("entry map", "entry of itself", {"graphs": {"first": [], "second": []},
                                       "edges": [{**_EDGE, "from": "second", "place": "y"}]}),
     ("memory plan", "no banks", {**_MEMORY, "banks": []}),
-    ("memory plan", "10^5 banks", {**_MEMORY, "banks": [{"name": str(at), "alignment": 1} for at in range(10**5)]}),
+    ("memory plan", "10^5 banks",
+     lambda: {**_MEMORY, "banks": [{"name": str(at), "alignment": 1} for at in range(10**5)]}),
     ("memory plan", "bank with colours", {**_MEMORY, "banks": [{"name": "\x1b[31m", "alignment": 1}]}),
     ("memory plan", "bank of 2^63 - 1 bytes", {**_MEMORY, "banks": [{**_MEMORY["banks"][0], "bytes": 2**63 - 1}]}),
     ("memory plan", "alignment of 0", {**_MEMORY, "banks": [{**_MEMORY["banks"][0], "alignment": 0}]}),
     ("memory plan", "2^40 steps", {**_MEMORY, "steps": 1 << 40}),
-    ("memory plan", "10^5 places", {**_MEMORY, "places": [_place(at) for at in range(10**5)]}),
+    ("memory plan", "10^5 places", lambda: {**_MEMORY, "places": [_place(at) for at in range(10**5)]}),
     ("memory plan", "sizes that are lists", {**_MEMORY, "sizes": {"batch": [1]}}),
     ("memory plan", "offsets beyond int64", json.dumps(_MEMORY).replace('"offset": 0', f'"offset": {10**30}').encode()),
     ("training facts", "a list in place of an object", {"start": []}),

@@ -102,10 +102,9 @@ def absent(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
 
 @kind("attribute left out")
 def missing(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
-    for copy, _, node in each_node(subject.ir, rng):
-        if node.attrs:
-            name = rng.choice(list(node.attrs))
-            yield Mutant(f"{node.name}: without {name} = {node.attrs.pop(name)!r}", copy)
+    for copy, _, node in each_node(subject.ir, rng, lambda node: bool(node.attrs)):
+        name = rng.choice(list(node.attrs))
+        yield Mutant(f"{node.name}: without {name} = {node.attrs.pop(name)!r}", copy)
 
 
 @kind("dtype attribute changed")

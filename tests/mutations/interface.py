@@ -8,7 +8,7 @@ import torch
 
 from tests.mutations.kinds import Mutant, each_node, graphs, kind, shuffled
 from tests.mutations.subjects import Subject
-from torch_ir import IR, TensorMeta
+from torch_ir import IR, OpNode, TensorMeta
 from torch_ir.ir import Branch, FunctionRef, Slot, TensorData
 from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ops.tensor_data import from_tensor, to_tensor
@@ -106,9 +106,8 @@ def mutation_invented(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
 
 @kind("branch replaced by another")
 def branch(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
-    for copy, graph, node in each_node(subject.ir, rng):
-        names = [name for name, value in node.attrs.items() if isinstance(value, FunctionRef)]
-        for name in names:
+    for copy, graph, node in each_node(subject.ir, rng, _called):
+        for name in _called(node):
             others = [FunctionRef(other) for other in graph.functions if other != node.attrs[name]]
             if others:
                 before, node.attrs[name] = node.attrs[name], rng.choice(others)
@@ -118,12 +117,15 @@ def branch(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
 
 @kind("branches swapped")
 def branches(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
-    for copy, _, node in each_node(subject.ir, rng):
-        names = [name for name, value in node.attrs.items() if isinstance(value, FunctionRef)]
-        if len(names) == 2:
-            first, second = names
-            node.attrs[first], node.attrs[second] = node.attrs[second], node.attrs[first]
-            yield Mutant(f"{node.name}: {first} and {second} swapped", copy)
+    for copy, _, node in each_node(subject.ir, rng, lambda node: len(_called(node)) == 2):
+        first, second = _called(node)
+        node.attrs[first], node.attrs[second] = node.attrs[second], node.attrs[first]
+        yield Mutant(f"{node.name}: {first} and {second} swapped", copy)
+
+
+def _called(node: OpNode) -> list[str]:
+    """The arguments of a node that are functions."""
+    return [name for name, value in node.attrs.items() if isinstance(value, FunctionRef)]
 
 
 @kind("keys of two weights swapped")

@@ -41,11 +41,16 @@ def graphs(ir: IR) -> list[IR]:
     return [ir, *(graph for body in ir.functions.values() for graph in graphs(body))]
 
 
-def each_node(ir: IR, rng: random.Random) -> Iterator[tuple[IR, IR, OpNode]]:
-    """Every node in random order, in a fresh copy of the whole: (copy, graph of the node, node)."""
-    places = [(g, n) for g, graph in enumerate(graphs(ir)) for n in range(len(graph.nodes))]
+def each_node(
+    ir: IR, rng: random.Random, is_meant: Callable[[OpNode], object] = lambda node: True
+) -> Iterator[tuple[IR, IR, OpNode]]:
+    """Every node that is meant in random order, in a fresh copy of the whole: (copy, graph of the node, node)."""
+    whole = graphs(ir)
+    places = [(g, n) for g, graph in enumerate(whole) for n in range(len(graph.nodes))]
     rng.shuffle(places)
     for g, n in places:
+        if not is_meant(whole[g].nodes[n]):
+            continue
         copy = ir.clone()
         graph = graphs(copy)[g]
         yield copy, graph, graph.nodes[n]

@@ -52,22 +52,20 @@ SIBLINGS = {
 
 @kind("operator replaced by a sibling")
 def sibling(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
-    for copy, _, node in each_node(subject.ir, rng):
-        if node.op_type in SIBLINGS:
-            before, node.op_type = node.op_type, SIBLINGS[node.op_type]
-            yield Mutant(f"{node.name}: {before} -> {node.op_type}", copy)
+    for copy, _, node in each_node(subject.ir, rng, lambda node: node.op_type in SIBLINGS):
+        before, node.op_type = node.op_type, SIBLINGS[node.op_type]
+        yield Mutant(f"{node.name}: {before} -> {node.op_type}", copy)
 
 
 @kind("two inputs swapped")
 def swapped_inputs(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
-    for copy, _, node in each_node(subject.ir, rng):
-        if len(set(node.inputs)) > 1:
-            first, second = sorted(rng.sample(range(len(node.inputs)), 2))
-            inputs = list(node.inputs)
-            inputs[first], inputs[second] = inputs[second], inputs[first]
-            if tuple(inputs) != node.inputs:
-                node.inputs = inputs
-                yield Mutant(f"{node.name}: {node.args[first]} and {node.args[second]} swapped", copy)
+    for copy, _, node in each_node(subject.ir, rng, lambda node: len(set(node.inputs)) > 1):
+        first, second = sorted(rng.sample(range(len(node.inputs)), 2))
+        inputs = list(node.inputs)
+        inputs[first], inputs[second] = inputs[second], inputs[first]
+        if tuple(inputs) != node.inputs:
+            node.inputs = inputs
+            yield Mutant(f"{node.name}: {node.args[first]} and {node.args[second]} swapped", copy)
 
 
 @kind("input taken from another tensor of the shape")
@@ -84,15 +82,14 @@ def rewired(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
 
 @kind("optional input left out")
 def input_absent(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
-    for copy, _, node in each_node(subject.ir, rng):
-        if len(node.inputs) > 1:
-            place = rng.randrange(1, len(node.inputs))
-            name, gone = node.args[place], node.inputs[place]
-            node.set_inputs(
-                [*node.inputs[:place], *node.inputs[place + 1 :]], [*node.args[:place], *node.args[place + 1 :]]
-            )
-            node.attrs[name] = None
-            yield Mutant(f"{node.name}: {name} is absent instead of {gone.name}", copy)
+    for copy, _, node in each_node(subject.ir, rng, lambda node: len(node.inputs) > 1):
+        place = rng.randrange(1, len(node.inputs))
+        name, gone = node.args[place], node.inputs[place]
+        node.set_inputs(
+            [*node.inputs[:place], *node.inputs[place + 1 :]], [*node.args[:place], *node.args[place + 1 :]]
+        )
+        node.attrs[name] = None
+        yield Mutant(f"{node.name}: {name} is absent instead of {gone.name}", copy)
 
 
 @kind("node dropped")
@@ -107,10 +104,9 @@ def dropped(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
 
 @kind("node dropped that makes nothing")
 def assertion_dropped(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
-    for copy, graph, node in each_node(subject.ir, rng):
-        if not node.outputs:
-            _remove(graph, node)
-            yield Mutant(f"without {node.name} ({node.op_type})", copy)
+    for copy, graph, node in each_node(subject.ir, rng, lambda node: not node.outputs):
+        _remove(graph, node)
+        yield Mutant(f"without {node.name} ({node.op_type})", copy)
 
 
 @kind("node applied twice")
@@ -138,7 +134,7 @@ def reordered(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
 
 @kind("other output of a node read")
 def other_output(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
-    for copy, _, node in each_node(subject.ir, rng):
+    for copy, _, node in each_node(subject.ir, rng, lambda node: len(node.outputs) > 1):
         pairs = [
             (a, b) for a in node.outputs for b in node.outputs if a is not b and a.consumers and a.shape == b.shape
         ]
@@ -151,11 +147,12 @@ def other_output(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
 
 @kind("last of a list of tensors left out")
 def list_shorter(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
-    for copy, _, node in each_node(subject.ir, rng):
-        if len(node.inputs) > 1 and node.args[-1].rpartition(".")[2].isdigit():
-            gone = node.inputs[-1]
-            node.set_inputs(node.inputs[:-1], node.args[:-1])
-            yield Mutant(f"{node.name}: its list ends before {gone.name}", copy)
+    for copy, _, node in each_node(
+        subject.ir, rng, lambda node: len(node.inputs) > 1 and node.args[-1].rpartition(".")[2].isdigit()
+    ):
+        gone = node.inputs[-1]
+        node.set_inputs(node.inputs[:-1], node.args[:-1])
+        yield Mutant(f"{node.name}: its list ends before {gone.name}", copy)
 
 
 def _alike(graph: IR, tensor: TensorMeta, position: int) -> list[TensorMeta]:
