@@ -62,12 +62,14 @@ from torch.fx.graph import _Namespace as FxNamespace  # unique names of a graph;
 from torch.fx.graph import _PyTreeCodeGen as PyTreeCodeGen  # of graphs with nested inputs; 2.9 to 2.15
 from torch.library import _scoped_library as scoped_library  # a Library that a context removes; 2.9 to 2.15
 from torch.overrides import _get_current_function_mode_stack as function_modes  # of this thread; 2.9 to 2.15
-from torch.utils import _contextlib  # a module, see DECORATOR_FILE; 2.9 to 2.15
+from torch.utils import (
+    _contextlib,  # a module, see DECORATOR_FILE; 2.9 to 2.15
+    _python_dispatch,  # a module, see is_traceable_wrapper_subclass; 2.9 to 2.15
+)
 from torch.utils import _pytree as pytree  # nested values; 2.9 to 2.15
 from torch.utils._device import DeviceContext as DeviceContext  # mode of the default device; 2.9 to 2.15
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode  # sees operators; 2.9 to 2.15
 from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes  # context; 2.9 to 2.15
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_traceable_wrapper_subclass  # 2.9 to 2.15
 from torch.utils._python_dispatch import transform_subclass as transform_subclass  # inner tensors; 2.9 to 2.15
 
 from torch_ir.errors import TorchIRError
@@ -216,6 +218,8 @@ def script_type(value: torch.ScriptObject) -> str:
     return str(value._type())
 
 
+# whether a tensor wraps others; torch's type guard excludes plain tensors; 2.9 to 2.15
+is_traceable_wrapper_subclass: Callable[[Any], bool] = _python_dispatch.is_traceable_wrapper_subclass
 HAS_MKL: bool = torch._C.has_mkl  # whether torch is built with it; 2.9 to 2.15
 HAS_MKLDNN: bool = torch._C._has_mkldnn  # whether torch is built with oneDNN; 2.9 to 2.15
 make_wrapper_subclass: Callable[..., Any] = torch.Tensor._make_wrapper_subclass  # without memory; 2.9 to 2.15
@@ -231,7 +235,7 @@ SYMBOLIC_MATH: dict[str, Callable[..., Any]] = {
 SET_GRAD_ENABLED = (torch._C, "_set_grad_enabled")  # every change of the gradient mode; 2.9 to 2.15
 CONTROL_FLOW = (higher_order_utils, "_hop_compile_and_call")  # how `cond` runs in eager; new after 2.11; 2.13
 LAST_EXPORT = (proxy_tensor, "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT")  # tensors of the last trace; 2.9 to 2.15
-TRACE_CALL = (proxy_tensor, "proxy_call")  # records one operator in a trace; 2.9 to 2.15
+TRACE_CALL = (proxy_tensor, "proxy_call")  # records one operator in a trace; 2.13
 # where a transform of torch.func begins; 2.9 to 2.15
 TRANSFORMS = {
     "torch.vmap": (vmap, "_vmap_increment_nesting"),
