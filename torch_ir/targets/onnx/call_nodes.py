@@ -87,7 +87,7 @@ def _convert_outputs(graph: onnx_ir.Graph, wanted: Sequence[TensorMeta]) -> None
     """Give outputs the dtypes of the graph: the exporter leaves sums of float16 in float32."""
     for index, tensor in enumerate(wanted):
         found, dtype = graph.outputs[index], value_of(tensor).dtype
-        if found.dtype not in (None, dtype):
+        if dtype is not None and found.dtype not in (None, dtype):
             cast = onnx_ir.node("Cast", [found], {"to": dtype})
             graph.append(cast)
             (made,) = cast.outputs

@@ -28,6 +28,7 @@ from torch import Tensor, fx
 from torch_ir.ir import IR
 from torch_ir.ops.torch_internals import pytree
 
+op: Any = opset18  # its annotations do not cover traced functions
 _DOUBLE, _FLOAT = onnx_ir.DataType.DOUBLE, onnx_ir.DataType.FLOAT
 _WIDE = ("float64", "complex128")
 _WIDE_CODES = frozenset((onnx_ir.DataType.DOUBLE, onnx_ir.DataType.COMPLEX128))
@@ -71,12 +72,11 @@ def with_integer_division(registry: Any) -> None:
 
 
 def _divided_by(translation: Callable[..., Any]) -> Callable[..., Any]:
-    op: Any = opset18  # its annotations do not cover traced functions
-
     def divided(self: TensorType, other: TensorType, rounding_mode: Optional[str] = None) -> Any:  # noqa: UP045 - onnxscript reads it
         if rounding_mode is None or self.dtype not in _WIDE_INTEGERS:
             return translation(self, other, rounding_mode=rounding_mode)
-        divisor = other if isinstance(other, onnx_ir.Value) else op.CastLike(op.Constant(value_int=other), self)
+        given: Any = other  # a number in `Scalar_mode`
+        divisor = given if isinstance(given, onnx_ir.Value) else op.CastLike(op.Constant(value_int=given), self)
         quotient = op.Div(self, divisor)  # towards zero
         if rounding_mode == "trunc":
             return quotient
@@ -179,7 +179,7 @@ def _exact_operands(name: str, args: Sequence[Any]) -> Sequence[Any]:
 
 
 def _constant(value: Any) -> Any:
-    return opset18.Constant(value=_tensor(value))
+    return op.Constant(value=_tensor(value))
 
 
 def _tensor(value: Any) -> onnx_ir.TensorProtocol:
@@ -222,8 +222,8 @@ def _declared(nodes: Sequence[onnx_ir.Node]) -> set[torch.dtype]:
     made = [
         one for node in nodes for one in node.outputs if one.is_graph_output() or not inside.issuperset(one.consumers())
     ]
-    kinds = {one.dtype for one in (*read, *made)} - {None}
-    return {onnx_ir.tensor_adapters.to_torch_dtype(kind) for kind in kinds}
+    kinds = {one.dtype for one in (*read, *made)}
+    return {onnx_ir.tensor_adapters.to_torch_dtype(kind) for kind in kinds if kind is not None}
 
 
 def _with_inner_nodes(node: onnx_ir.Node) -> Iterator[onnx_ir.Node]:
