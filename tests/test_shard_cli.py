@@ -121,13 +121,13 @@ def test_ranks_are_processes_of_the_executor(files: Path, capsys: pytest.Capture
     [
         (
             ["--place-input", "inptu=shard(0)"],
-            "placement is given for 'inptu', but the graph has no such input; did you",
+            "the graph has no input 'inptu'; did you",
         ),
         (
             ["--place-input", "ids_*=shard(0)"],
-            "placement is given for 'ids_*', but the graph has no such input; inputs:",
+            "the graph has no input 'ids_*'; inputs:",
         ),
-        (["--place-output", "logits=shard(0)"], "'logits', but the graph has no such output; outputs: "),
+        (["--place-output", "logits=shard(0)"], "the graph has no output 'logits'; outputs: "),
     ],
 )
 def test_a_placement_of_nothing_is_refused(

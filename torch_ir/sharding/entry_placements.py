@@ -37,8 +37,10 @@ class Ends:
     def __init__(self, ir: IR, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
         self._inputs, self._outputs = _Requests(inputs), _Requests(outputs)
         entries = list(all_entries(ir))
-        _refuse_unknown(inputs, "input", [tensor.name for entry in entries for tensor in entry.graph_inputs])
-        _refuse_unknown(outputs, "output", [tensor.name for entry in entries for tensor in entry.graph_outputs])
+        given = {tensor.name for entry in entries for tensor in entry.graph_inputs}
+        made = {tensor.name for entry in entries for tensor in entry.graph_outputs}
+        _refuse_unknown(inputs, "input", given, made)
+        _refuse_unknown(outputs, "output", made, given)
         further = (entry for body in further_entries(ir).values() for entry in all_entries(body))
         self._taken = {path for entry in further for path in _keyword_paths(entry)}
         self._carried: dict[str, Placement] = {}  # of values passed between entry points
@@ -98,11 +100,12 @@ class _Requests:
         return None if found is None else counted(found, len(tensor.shape))
 
 
-def _refuse_unknown(table: Mapping[str, str], kind: str, names: Collection[str]) -> None:
-    """Raise ShardError for a name or pattern that is that of no input or output."""
+def _refuse_unknown(table: Mapping[str, str], kind: str, names: Collection[str], others: Collection[str]) -> None:
+    """Raise ShardError for a name of no such tensor; a pattern may be that of inputs or outputs."""
     known = set(names)
     for name in table:
-        if name not in known and (_WILDCARDS.isdisjoint(name) or not any(fnmatchcase(each, name) for each in known)):
+        is_pattern = not _WILDCARDS.isdisjoint(name)
+        if name not in known and not (is_pattern and any(fnmatchcase(each, name) for each in (*known, *others))):
             nearest = did_you_mean(name, known) or f"; {kind}s: {listed(sorted(known), _MOST_SHOWN) or 'none'}"
             raise ShardError(f"the graph has no {kind} {name!r:.80}{nearest}")
 

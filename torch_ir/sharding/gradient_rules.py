@@ -10,9 +10,14 @@ _BACKWARD_OF_POINTWISE = (
     "elu", "hardswish", "leaky_relu", "softplus", "log_sigmoid", "hardtanh", "hardsigmoid", "mish", "hardshrink",
 )  # fmt: skip
 
+
 _NOT_TAGGED = ("aten.hardswish", "aten.log_sigmoid_forward", "aten.copy")  # element-wise, though torch does not say so
 
-shards(*_NOT_TAGGED, *(f"aten.{name}_backward" for name in _BACKWARD_OF_POINTWISE))(pointwise)
+
+@shards(*_NOT_TAGGED, *(f"aten.{name}_backward" for name in _BACKWARD_OF_POINTWISE))
+def of_pointwise(placed: PlacedNode) -> Local | None:
+    """Gradients of element-wise operators, element by element."""
+    return pointwise(placed)
 
 
 @shards("aten._softmax_backward_data", "aten._log_softmax_backward_data")
