@@ -51,7 +51,7 @@ convert model.json -o model.onnx
 lower model.json --target npu.py:npu
 coverage model.json --target npu.toml
 plan model.json --devices 2 --memory 1GB -o plan.json
-shard model.json --mesh dp=2 --place-input x=shard(0) -o rank.json
+shard model.json --mesh dp=2 --place-input input=shard(0) -o rank.json
 shard model.json --plan mesh.json -o shard.json
 split model.json --stages 2 -o stages.json
 split model.json --plan mesh.json -o parts.json

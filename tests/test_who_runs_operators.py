@@ -19,6 +19,7 @@ CALLERS = {
     "analysis/shapes/shape_rules.py": "shape rules, on tensors without values",
     "analysis/shapes/onednn_shapes.py": "a shape rule, on tensors without values",
     "analysis/values/constants.py": "values of a file, by the operators of ops/foldable.py alone",
+    "targets/onnx/exact_operators.py": "rules that are traced, on tensors without values",
     "passes/pack/convolutions.py": "whether this machine has bfloat16, which takes no tensor",
     "ops/prepare_run.py": "the executor's calls",
     "llm/placeholder_check.py": "an assertion in the user's model, while it is captured",

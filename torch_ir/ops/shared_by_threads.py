@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-_COMPILER = "torch._dynamo.convert_frame"
+from torch_ir.ops.torch_internals import COMPILER
+
 _tracing = threading.RLock()
 
 
 @contextmanager
 def tracing() -> Iterator[None]:
     """Hold the lock of captures and exports, and that of torch.compile, which must not see a patched torch."""
-    compiler: Any = sys.modules.get(_COMPILER)
+    compiler: Any = sys.modules.get(COMPILER)
     with getattr(compiler, "compile_lock", None) or nullcontext(), _tracing:
         yield
 
@@ -35,7 +36,7 @@ def _release_locks() -> None:
     global _tracing
     if not _is_owned(_tracing):
         _tracing = threading.RLock()
-    compiler: Any = sys.modules.get(_COMPILER)
+    compiler: Any = sys.modules.get(COMPILER)
     if hasattr(compiler, "compile_lock") and not _is_owned(compiler.compile_lock):
         compiler.compile_lock = threading.RLock()
 

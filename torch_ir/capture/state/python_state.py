@@ -365,10 +365,14 @@ def _content(held: Any) -> Any:
 
 
 def _is_numbers(value: Any) -> bool:
-    """Whether a value is a generator of random numbers or a small array of numpy, whose state can be copied."""
+    """Whether a value is a generator of random numbers or a small array of numpy, whose state can be copied.
+
+    The bytes of a masked array do not have its mask.
+    """
     numpy = sys.modules.get("numpy")
     is_array = numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc"
-    return isinstance(value, random.Random) or (is_array and value.nbytes <= _MOST_BYTES)
+    is_plain = is_array and not hasattr(value, "mask")
+    return isinstance(value, random.Random) or (is_plain and value.nbytes <= _MOST_BYTES)
 
 
 def _fill(held: Any, content: Any) -> None:

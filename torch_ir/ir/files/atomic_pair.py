@@ -6,8 +6,10 @@ file no longer does. Meanwhile a hidden note lists the files involved, so that t
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +18,7 @@ from torch_ir.errors import SerializationError
 from torch_ir.ir.checks.limits import Limits
 from torch_ir.ir.files.atomic_write import Draft, draft, hidden_name, left_behind, remove, sync_folder
 from torch_ir.ir.files.locks import folder_lock
-from torch_ir.ir.files.regular_file import TooLargeError, create_regular, read_regular
+from torch_ir.ir.files.regular_file import IrregularFileError, TooLargeError, create_regular, read_regular
 from torch_ir.ir.json.gzip_text import MAGIC, decompress
 
 _NOTE_BYTES = 1 << 16  # a note lists a few names
@@ -96,10 +98,15 @@ class Beside:
     def _content(self) -> bytes:
         """Return the bytes of the target, decompressed if they are gzip; empty if it does not exist yet."""
         try:
-            content = read_regular(self.target, _TARGET_BYTES, follow=False)
+            facts = self.target.lstat()
+            if not stat.S_ISREG(facts.st_mode):
+                raise IrregularFileError(errno.EINVAL, "is not a plain file", os.fspath(self.target))
+            if facts.st_size > _TARGET_BYTES:
+                raise TooLargeError(os.fspath(self.target), facts.st_size, _TARGET_BYTES)
+            content = self.target.read_bytes()
+            return decompress(content, self.target, _TEXT_BYTES) if content.startswith(MAGIC) else content
         except FileNotFoundError:
             return b""
-        return decompress(content, self.target, _TEXT_BYTES) if content.startswith(MAGIC) else content
 
     def _own_names(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if self._pattern.fullmatch(name)]

@@ -26,7 +26,7 @@ from onnxscript.onnx_types import TensorType
 from torch import Tensor, fx
 
 from torch_ir.ir import IR
-from torch_ir.ops.torch_internals import pytree
+from torch_ir.ops.torch_internals import ONNX_SIGNATURE, pytree
 
 op: Any = opset18  # its annotations do not cover traced functions
 _DOUBLE, _FLOAT = onnx_ir.DataType.DOUBLE, onnx_ir.DataType.FLOAT
@@ -163,7 +163,7 @@ class _Exact:
 
 
 def _parameters(function: Any) -> list[Any]:
-    signature = getattr(function, "_pt_onnx_signature", None) or getattr(function, "op_signature", None)
+    signature = getattr(function, ONNX_SIGNATURE, None) or getattr(function, "op_signature", None)
     return [] if signature is None else list(signature.params)
 
 
