@@ -21,7 +21,6 @@ VERSIONS = re.compile(r"2\.\d+ to 2\.\d+")
 ALLOWED = {
     ("cli/parser.py", "_choices_actions"): "of argparse",
     ("cli/machine/completion.py", "_actions"): "of argparse",
-    ("cli/machine/completion.py", "_AppendAction"): "of argparse",
     ("cli/verbs/llm.py", "_from_config"): "of transformers",
     ("cli/models/config.py", "_from_config"): "of transformers",
     ("cli/models/config.py", "_model_mapping"): "of transformers",
