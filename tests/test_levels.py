@@ -249,6 +249,12 @@ def test_an_unknown_level_is_refused() -> None:
         mlp().at_level("modul")
 
 
+def test_one_name_in_place_of_several_is_refused() -> None:
+    """Its letters would be taken as names."""
+    with pytest.raises(GraphError, match=r"wrap the one in a tuple: \('Linear',\)"):
+        mlp().at_level("module", leaf="Linear")
+
+
 def test_a_layer_does_not_give_what_it_only_passes_on() -> None:
     """A cast to the same dtype returns the tensor itself: consumers of the cast may read that."""
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.proof import captured, fails, module, verdict
-from torch_ir import verify_ir_with_state_dict
+from torch_ir import extract_ir, verify_ir_with_state_dict
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 LAYER = module(lambda self, x: self.layer(x).relu(), layer=nn.Linear(4, 4))
@@ -116,6 +116,16 @@ def test_numbers_that_should_be_sizes() -> None:
     assert report.trials == 8
     ir.node("div").attrs["other"] = 3
     assert fails(ir, model, X).startswith("on inputs with batch = 4: output: ")
+
+
+def test_an_empty_batch_is_tried_at_other_sizes() -> None:
+    """Nothing can be repeated there; other sizes get zeros, and the drawn values differ."""
+    linear = nn.Linear(4, 3).eval()
+    batch = torch.export.Dim("batch", min=0, max=9)
+    ir = extract_ir(linear, (torch.ones(5, 4),), dynamic_shapes={"input": {0: batch}}, strict=False)
+    is_valid, report = verify_ir_with_state_dict(ir, linear.state_dict(), linear, (torch.empty(0, 4),))
+    assert is_valid, str(report)
+    assert "sets of inputs" in str(report)
 
 
 def test_inputs_outside_the_domain_of_the_model() -> None:

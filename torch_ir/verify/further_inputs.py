@@ -197,10 +197,12 @@ def _allows(ir: IR, sizes: Sizes) -> bool:
 
 
 def _resized(value: torch.Tensor, dims: Mapping[int, Sequence[int | str]], sizes: Sizes) -> torch.Tensor:
-    """Crop or repeat a tensor to other sizes; integers repeat their last element."""
+    """Crop or repeat a tensor to other sizes; integers repeat their last element, and what is empty gets zeros."""
     for dim, text in enumerate(dims.get(id(value), ())):
         wanted, size = int(evaluate(text, sizes)), value.size(dim)
-        if wanted != size:
+        if not size:
+            value = value.new_zeros(*value.shape[:dim], wanted, *value.shape[dim + 1 :])
+        elif wanted != size:
             places = torch.arange(wanted, device=value.device)
             is_number = value.is_floating_point() or value.is_complex()
             value = value.index_select(dim, places % size if is_number else places.clamp(max=size - 1))

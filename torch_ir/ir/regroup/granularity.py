@@ -59,6 +59,8 @@ def at_level(ir: IR, level: str, leaf: Collection[str | type] = ()) -> IR:
         raise GraphError(
             f"unknown level {level!r:.60}; expected one of {', '.join(LEVELS)}{did_you_mean(str(level), LEVELS)}"
         )
+    if isinstance(leaf, str):
+        raise GraphError(f"leaf takes several classes or their names; wrap the one in a tuple: ({leaf!r:.80},)")
     copy = ir.clone()
     inline_all(copy, lambda call: level != "module" or _can_be_folded_again(copy, call, _names(leaf)))
     if level == "module" or leaf:
