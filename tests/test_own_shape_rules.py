@@ -182,6 +182,13 @@ def embedding(call: Calls) -> tuple[Any, ...]:
     return call.tensor([7, call.one_of(1, 4)], call.dtype()), indices, call.one_of(-1, 2)
 
 
+def gather(call: Calls) -> tuple[Any, ...]:
+    shape = call.shape()
+    index = [call.one_of(size, size, 1, size + 1) for size in shape]
+    kind = call.one_of(torch.int64, torch.int64, torch.int64, torch.int32)
+    return call.tensor(shape, call.dtype()), call.one_of(0, -1, 1), call.tensor(index, kind)
+
+
 def matmul(call: Calls) -> tuple[Any, ...]:
     dtype, outer, inner = call.dtype(), call.shape(most=2), call.one_of(1, 2, 3)
     one = call.tensor([*outer, call.one_of(1, 4), inner], dtype)
@@ -292,7 +299,8 @@ MAKERS: dict[str, Callable[[Calls], tuple[Any, ...]]] = {
     "conv1d": convolution(1), "conv2d": convolution(2), "conv3d": convolution(3), "linear": linear,
     "max_pool2d": max_pooled, "avg_pool2d": average_pooled, "adaptive_avg_pool2d": adaptive, "batch_norm": batch_norm,
     "layer_norm": layer_norm, "group_norm": group_norm, "softmax": softmax, "dropout": dropout,
-    "embedding": embedding, "matmul": matmul, "scaled_dot_product_attention": attention, "cat": joined, "mean": mean,
+    "embedding": embedding, "gather": gather, "matmul": matmul, "scaled_dot_product_attention": attention,
+    "cat": joined, "mean": mean,
     "expand": expanded, "permute": permuted, "select": selected, "slice": sliced, "split": split, "chunk": split,
     "split_with_sizes": split_sizes, "squeeze": with_dimension, "unsqueeze": with_dimension, "unbind": with_dimension,
     "transpose": swapped, "t": square_of, "flatten": flat, "reshape": reshaped, "view": reshaped,

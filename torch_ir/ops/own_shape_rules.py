@@ -279,6 +279,13 @@ def _embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any) -> torch.Te
     return _new(weight, (*indices.shape, weight.shape[1]))
 
 
+def _gather(input: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False) -> torch.Tensor:
+    rank = input.dim()
+    _require(index.dtype == torch.int64 and index.dim() == rank > 0 and -rank <= dim < rank and index.numel() > 0)
+    _require(all(index.shape[each] <= input.shape[each] for each in range(rank) if each != dim % rank))
+    return _new(input, index.shape)
+
+
 def _matmul(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     _floats(one, other)
     _require(one.dim() == other.dim() > 1 and one.shape[:-2] == other.shape[:-2] and one.shape[-1] == other.shape[-2])
@@ -390,6 +397,7 @@ RULES: dict[OpOverload, Callable[..., Any]] = {
     _aten.softmax.int: _softmax,
     _aten.dropout.default: _dropout,
     _aten.embedding.default: _embedding,
+    _aten.gather.default: _gather,
     _aten.matmul.default: _matmul,
     _aten.scaled_dot_product_attention.default: _attention,
     _aten.cat.default: _cat,
