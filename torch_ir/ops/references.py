@@ -17,27 +17,40 @@ TABLES = (dict, OrderedDict, defaultdict, Counter)
 CONTAINERS = frozenset((list, set, deque, *TABLES))
 LRU_CACHE = type(functools.lru_cache(lambda: None))
 ABSENT = object()  # in place of a value where there is none
+_WITHOUT_ATTRIBUTES = frozenset((*CONTAINERS, tuple, frozenset))
 _PLAIN_KEYS = frozenset((str, int, float, bool, bytes, type(None)))
 
 
 def held_by(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield each object that another holds, with its key, index or name; a function holds its closure and defaults."""
+    if type(value) is FunctionType:
+        yield from _held_by_function(value)
+        return
     if isinstance(value, dict):
         yield from list(dict.items(value))
         yield from (("a key", key) for key in list(value) if type(key) not in _PLAIN_KEYS)
     elif isinstance(value, (list, tuple, set, frozenset, deque)):
         yield from enumerate(list(value))
-    elif isinstance(value, FunctionType):
-        yield from ((name, content) for name, _, content in cells_of(value))
-        yield from ((f"a default of {value.__name__}", default) for default in _defaults(value))
     elif isinstance(value, MethodType):
         yield from (("__self__", value.__self__), ("__func__", value.__func__))
     elif isinstance(value, functools.partial):
         yield from enumerate((value.func, *value.args, *value.keywords.values()))
     elif isinstance(value, weakref.ref):
         yield "its object", value()
+    if type(value) in _WITHOUT_ATTRIBUTES:
+        return
     for attributes in attribute_tables(value):
         yield from list(attributes.items())
+
+
+def _held_by_function(function: FunctionType) -> Iterator[tuple[Any, Any]]:
+    """Yield the same for a function, of which there are many that hold nothing."""
+    if function.__closure__:
+        yield from ((name, content) for name, _, content in cells_of(function))
+    if function.__defaults__ or function.__kwdefaults__:
+        yield from ((f"a default of {function.__name__}", default) for default in _defaults(function))
+    if function.__dict__:
+        yield from list(function.__dict__.items())
 
 
 def attribute_tables(value: Any) -> Iterator[MutableMapping[str, Any]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
+import operator
 import sys
 import types
 from collections.abc import Collection
@@ -27,19 +29,24 @@ class Namespaces:
 
     def __init__(self, modules: Collection[nn.Module]) -> None:
         self._held: dict[int, tuple[Any, Any]] = {}  # holder and a copy of its content, by identity
-        self._depths: dict[int, int] = {}  # depth to which its content was followed
         self._owners: dict[int, type] = {}
         self._caches: dict[Any, None] = {}
         self._cells: dict[int, tuple[types.CellType, Any]] = {}
+        # objects to enter, by the number of references to follow from them: the largest first, so that each is entered
+        # once; the last are containers, whose content is copied and not entered
+        self._waiting: list[list[Any]] = [[] for _ in range(_DEPTH + 1)]
+        self._entered: set[int] = set()
         for kind in dict.fromkeys(map(type, modules)):
-            for base in kind.__mro__[:-1]:
-                self._add(base, _DEPTH)
-        seen: set[int] = set()  # layers share objects such as their configuration
+            self._waiting[_DEPTH] += kind.__mro__[:-1]
         for module in modules:
-            for _, value in own_attributes(module):
-                if type(value) not in _PLAIN and id(value) not in seen:
-                    seen.add(id(value))
-                    self._add(value, _DEPTH - 1)
+            self._waiting[_DEPTH - 1] += [value for _, value in own_attributes(module) if type(value) not in _PLAIN]
+        for depth in range(_DEPTH, -1, -1):
+            waiting = self._waiting[depth]
+            while waiting:
+                value = waiting.pop()
+                if id(value) not in self._entered:
+                    self._entered.add(id(value))
+                    self._enter(value, depth)
 
     def has(self, holder: Any) -> bool:
         """Whether an object is part of the snapshot."""
@@ -89,71 +96,61 @@ class Namespaces:
         cell.cell_contents = self._cells[id(cell)][1]
         return True
 
-    def _add(self, value: Any, depth: int) -> None:
-        if type(value) in _PLAIN or (depth <= 0 and type(value) not in CONTAINERS):
-            return
-        if isinstance(value, (types.FunctionType, LRU_CACHE)):
-            self._add_function(value, depth)
+    def _enter(self, value: Any, depth: int) -> None:
+        kind = type(value)
+        if kind in CONTAINERS:
+            self._enter_container(value, depth)
         elif isinstance(value, type):
-            self._add_class(value, depth)
+            self._enter_class(value, depth)
+        elif isinstance(value, (types.FunctionType, LRU_CACHE)):
+            self._enter_function(value, depth)
         elif isinstance(value, types.ModuleType):
-            self._add_dict(vars(value), depth)
-        elif type(value) in CONTAINERS:
-            self._add_container(value, depth)
+            self._add_globals(vars(value), depth)
         elif isinstance(value, types.MethodType):
-            self._add(value.__self__, depth)
+            self._waiting[depth].append(value.__self__)
         elif isinstance(value, (staticmethod, classmethod, functools.partial)):
-            self._add(getattr(value, "__func__", None) or getattr(value, "func", None), depth)
-        elif not isinstance(value, (torch.Tensor, nn.Module)) and hasattr(value, "__dict__"):
-            self._add_object(value, depth)
+            self._waiting[depth].append(getattr(value, "__func__", None) or getattr(value, "func", None))
+        elif not isinstance(value, (torch.Tensor, nn.Module)) and is_users_module(kind.__module__):
+            if hasattr(value, "__dict__"):
+                self._waiting[depth].append(vars(value))
+                self._waiting[depth - 1].append(kind)
 
-    def _add_class(self, kind: type, depth: int) -> None:
-        if not is_users_module(kind.__module__):
-            return
-        namespace = gc.get_referents(vars(kind))[0]
-        self._owners[id(namespace)] = kind
-        self._add_dict(namespace, depth, is_checked=True)
-        self._add_dict(vars(sys.modules[kind.__module__]), depth - 1)
+    def _enter_class(self, kind: type, depth: int) -> None:
+        if is_users_module(kind.__module__):
+            namespace = gc.get_referents(vars(kind))[0]
+            self._owners[id(namespace)] = kind
+            self._waiting[depth].append(namespace)
+            if depth:
+                self._add_globals(vars(sys.modules[kind.__module__]), depth - 1)
 
-    def _add_function(self, function: Any, depth: int) -> None:
+    def _enter_function(self, function: Any, depth: int) -> None:
         if isinstance(function, LRU_CACHE):
             self._caches[function] = None
         function = getattr(function, "__wrapped__", function)
-        if not isinstance(function, types.FunctionType) or self._depths.get(id(function), -1) >= depth:
+        if not isinstance(function, types.FunctionType):
             return
-        self._depths[id(function)] = depth
-        self._add_dict(function.__globals__, depth - 1)
+        self._add_globals(function.__globals__, depth - 1)
         if function.__dict__:
-            self._add_container(function.__dict__, depth)
-        for _, cell, value in cells_of(function):
-            self._cells.setdefault(id(cell), (cell, value))
-        for _, value in held_by(function):
-            self._add(value, depth)
+            self._waiting[depth].append(function.__dict__)
+        if function.__closure__:
+            for _, cell, value in cells_of(function):
+                self._cells.setdefault(id(cell), (cell, value))
+        self._waiting[depth] += [value for _, value in held_by(function) if type(value) not in _PLAIN]
 
-    def _add_object(self, value: Any, depth: int) -> None:
-        if is_users_module(type(value).__module__):
-            self._add_container(vars(value), depth)
-            self._add_class(type(value), depth - 1)
+    def _add_globals(self, namespace: dict[str, Any], depth: int) -> None:
+        if id(namespace) not in self._entered and is_users_module(namespace.get("__name__", "")):
+            self._waiting[depth].append(namespace)
 
-    def _add_dict(self, namespace: dict[str, Any], depth: int, is_checked: bool = False) -> None:
-        """Add the globals of a module, or the namespace of a class."""
-        if depth >= 0 and (is_checked or is_users_module(namespace.get("__name__", ""))):
-            self._add_container(namespace, depth)
-
-    def _add_container(self, container: Any, depth: int) -> None:
-        if len(container) > _MOST_ITEMS or self._depths.get(id(container), -1) >= depth:
+    def _enter_container(self, container: Any, depth: int) -> None:
+        if len(container) > _MOST_ITEMS:
             return
-        self._depths[id(container)] = depth
-        self._held.setdefault(id(container), (container, container.copy()))
-        items = list(container.values()) if isinstance(container, dict) else list(container)
-        if depth > 1:
-            for item in items:
-                if type(item) not in _PLAIN:
-                    self._add(item, depth - 1)
-        elif depth == 1:  # the last step, which most objects lie beyond
-            for item in items:
-                if type(item) in CONTAINERS:
-                    self._add_container(item, 0)
+        self._held[id(container)] = (container, container.copy())
+        if depth:
+            items = list(container.values() if isinstance(container, dict) else container)
+            kinds = map(type, items)  # tested in C: there are thousands
+            # most objects lie beyond the last step, which only containers take
+            is_next = map(CONTAINERS.__contains__, kinds) if depth == 1 else map(operator.not_, map(_PLAIN.__contains__, kinds))
+            self._waiting[depth - 1] += itertools.compress(items, is_next)
 
 
 def _holds(value: Any, wanted: Collection[int], depth: int = 6) -> bool:

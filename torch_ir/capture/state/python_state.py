@@ -23,7 +23,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -44,6 +44,7 @@ _MOST = 20_000  # objects to visit
 _MOST_BYTES = 1 << 20  # of an array that is copied
 _Path = tuple[Any, ...]  # of names and keys, outermost first
 Table = tuple[_Path, Any, Any]  # a dict, with a copy
+_Held = tuple[_Path, Any, Any]  # a list, set or cell, with its content
 
 
 def written(path: _Path) -> str:
@@ -73,6 +74,17 @@ class Change:
         return not _is_equal(self.old, self.now())
 
 
+class Changed(NamedTuple):
+    """The parts of a snapshot that a run may have changed: all others are as they were."""
+
+    tables: list[Table]
+    contents: list[_Held]
+    globals: list[tuple[_Path, Any, Any, Any]]
+    namespaces: list[Table]
+    classes: list[tuple[type, dict[str, Any]]]
+    flags: list[tuple[_Path, Any, str, torch.Tensor, bool]]
+
+
 class PythonState:
     """The state of a model, and of the code that it runs, when this object was created."""
 
@@ -80,13 +92,13 @@ class PythonState:
         self._seen: set[int] = set()
         self._tables: list[Table] = []
         self._empty: list[Any] = []  # empty dicts of modules; most stay empty
-        self._contents: list[tuple[_Path, Any, Any]] = []  # lists, sets and cells, with their content
+        self._contents: list[_Held] = []
         self._globals: list[tuple[_Path, Any, Any, Any]] = []
         self._slots: set[int] = set()  # tables of weights, where assigning a tensor of equal type is not a change
         self.tensors: list[tuple[_Path, torch.Tensor]] = []  # other than weights
         self.opaque: list[_Path] = []  # holders of state that cannot be copied
-        self._namespaces: list[tuple[_Path, Any, Any]] = []  # globals that are read by globals(); the environment
-        self._flags: list[tuple[_Path, _Flag, torch.Tensor, bool]] = []
+        self._namespaces: list[Table] = []  # globals that are read by globals(); the environment
+        self._flags: list[tuple[_Path, Any, str, torch.Tensor, bool]] = []  # `requires_grad` of weights in tables
         self._attributes: list[Table] = []  # of weights; most have none
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._kinds: dict[type, None] = {}  # of objects
@@ -113,30 +125,38 @@ class PythonState:
                 for method in methods_of(kind, frozenset(names)):
                     self._see_functions(reached(kind, method) if method.__name__ == "__call__" else [method])
 
-    def changes(self, tables: Sequence[Table] | None = None) -> list[Change]:
-        """Return the changes, in the order of the search; `tables` are those that changed, if known."""
+    def changes(self, changed: Changed | None = None) -> list[Change]:
+        """Return the changes, in the order of the search; `changed` is what `changed()` returned, if it is known."""
+        changed = changed or self.changed()
         found = []
-        for path, table, copy in self.changed_tables() if tables is None else tables:
+        for path, table, copy in changed.tables:
             found += _differences(path, table, copy)
-        found += [Change(path, held, ABSENT, content) for path, held, content in self._contents]
-        found += [Change(path, table, name, old) for path, table, name, old in self._globals]
-        for path, table, copy in self._namespaces:
+        found += [Change(path, held, ABSENT, content) for path, held, content in changed.contents]
+        found += [Change(path, table, name, old) for path, table, name, old in changed.globals]
+        for path, table, copy in changed.namespaces:
             found += _differences(path, table, copy)
-        for kind, copy in self._classes:
+        for kind, copy in changed.classes:
             found += _class_changes(kind, copy)
-        found += [
-            Change((*path, "requires_grad"), flag, "flag", old)
-            for path, flag, _, old in self._flags
-            if flag.get("flag") is not old
-        ]
+        for path, table, name, _, old in changed.flags:
+            found.append(Change((*path, "requires_grad"), _Flag(table, name), "flag", old))
         return [change for change in found if change.is_still_there() and not self._is_written(change)]
 
     def _is_written(self, change: Change) -> bool:
         """Whether a change is an assignment to a weight, which the graph writes."""
         return id(change.table) in self._slots and _is_alike(change.old, change.now())
 
-    def changed_tables(self) -> list[Table]:
-        """Return the dicts that changed, with their paths and the copies made before."""
+    def changed(self) -> Changed:
+        """Compare the snapshot with the present state."""
+        return Changed(
+            self._changed_tables(),
+            [entry for entry in self._contents if not _has_content(*entry[1:])],
+            [entry for entry in self._globals if entry[1].get(entry[2], ABSENT) is not entry[3]],
+            [entry for entry in self._namespaces if not _is_same(*entry[1:])],
+            [entry for entry in self._classes if not _is_same(vars(entry[0]), entry[1])],
+            [entry for entry in self._flags if not _has_flag(*entry[1:])],
+        )
+
+    def _changed_tables(self) -> list[Table]:
         changed = [entry for entry in self._tables if not _is_same(*entry[1:])]
         changed += [entry for entry in self._attributes if (entry[1] or entry[2]) and not _is_same(*entry[1:])]
         if any(self._empty):
@@ -148,28 +168,28 @@ class PythonState:
                         changed.append((where if name in _REGISTERED else (*where, name), table, {}))
         return changed
 
-    def restore(self, tables: Sequence[Table] | None = None) -> None:
-        for _, table, copy in self.changed_tables() if tables is None else tables:
+    def restore(self, changed: Changed | None = None) -> None:
+        changed = changed or self.changed()
+        for _, table, copy in changed.tables:
             table.clear()
             table.update(copy)
-        for _, held, content in self._contents:
-            if not _is_equal(content, _content(held)):
-                _fill(held, content)
-        for _, table, name, old in self._globals:
+        for _, held, content in changed.contents:
+            _fill(held, content)
+        for _, table, name, old in changed.globals:
             if old is ABSENT:
                 table.pop(name, None)
-            elif table.get(name, ABSENT) is not old:
+            else:
                 table[name] = old
-        for path, table, copy in self._namespaces:  # one by one, as other threads may read them
+        for path, table, copy in changed.namespaces:  # one by one, as other threads may read them
             for change in filter(Change.is_still_there, _differences(path, table, copy)):
                 if change.old is ABSENT:
                     table.pop(change.key)
                 elif change.key is not ABSENT:
                     table[change.key] = change.old
-        for kind, copy in self._classes:
+        for kind, copy in changed.classes:
             for change in _class_changes(kind, copy):
                 delattr(kind, change.key) if change.old is ABSENT else setattr(kind, change.key, change.old)
-        for _, _, tensor, flag in self._flags:
+        for _, _, _, tensor, flag in changed.flags:
             if tensor.requires_grad is not flag:
                 tensor.requires_grad_(flag)
 
@@ -179,38 +199,54 @@ class PythonState:
         attributes = module.__dict__
         where: _Path = (path,) if path else ()
         self._tables.append((where, attributes, attributes.copy()))
+        hooks = [*map(attributes.get, _HOOKS)]
+        passed = _REGISTERED if any(hooks) else _STANDARD
+        if passed is _STANDARD:
+            self._empty += hooks
         for name, value in attributes.items():
-            if type(value) in _PLAIN:
+            if name in passed or type(value) in _PLAIN:
                 continue
-            if type(value) in TABLES and not value:
+            kind = type(value)
+            if kind in TABLES and not value:
                 self._empty.append(value)
-            elif name in _REGISTERED and type(value) in TABLES:  # those of a scripted module are of another type
-                self._tables.append((where, value, value.copy()))
+            elif kind is set and not value:
+                self._contents.append(((*where, name), value, set()))
             elif not isinstance(value, nn.Module):
                 self._see(value, (*where, name))
+        for table in map(attributes.get, MODULE_TABLES):
+            if not table:
+                self._empty.append(table)
+            elif type(table) in TABLES:  # those of a scripted module are of another type
+                self._tables.append((where, table, table.copy()))
         parameters = parameter_table(module)
         self._slots.update((id(parameters), id(buffer_table(module))))
-        for name, weight in parameters.items():
-            if weight is not None and isinstance(parameters, dict):
-                path_of = (*where, name)
-                self._flags.append((path_of, _Flag(parameters, name), weight, weight.requires_grad))
-                if type(weight) in _PLAIN_TENSORS:
-                    self._attributes.append((path_of, vars(weight), vars(weight).copy() if vars(weight) else {}))
+        if parameters and isinstance(parameters, dict):
+            for name, weight in parameters.items():
+                if weight is not None:
+                    self._see_weight(weight, parameters, (*where, name))
+
+    def _see_weight(self, weight: nn.Parameter, table: dict[str, Any], path: _Path) -> None:
+        self._flags.append((path, table, path[-1], weight, weight.requires_grad))
+        if type(weight) in _PLAIN_TENSORS:
+            attributes = vars(weight)
+            self._attributes.append((path, attributes, attributes.copy() if attributes else {}))
 
     def _see(self, value: Any, path: _Path) -> None:
         kind = type(value)
-        if kind in _PLAIN or id(value) in self._seen or len(self._seen) > _MOST or isinstance(value, Enum):
+        if kind in _PLAIN or id(value) in self._seen or len(self._seen) > _MOST:
             return
         self._seen.add(id(value))
-        if isinstance(value, torch.Tensor):
-            self.tensors.append((path, value))
-            if kind in _PLAIN_TENSORS:
-                self._tables.append((path, vars(value), vars(value).copy()))
-            return
         if kind in TABLES:
             self._tables.append((path, value, value.copy()))
         elif kind in CONTAINERS:
             self._contents.append((path, value, value.copy()))
+        elif isinstance(value, torch.Tensor):
+            self.tensors.append((path, value))
+            if kind in _PLAIN_TENSORS:
+                self._tables.append((path, vars(value), vars(value).copy()))
+            return
+        elif isinstance(value, Enum):
+            return
         elif isinstance(value, _BUILT_IN):
             self._contents.append((path, value, _content(value)))
             self._tables += [(path, table, dict(table)) for table in attribute_tables(value)]
@@ -306,20 +342,27 @@ _PLAIN_TENSORS = frozenset((torch.Tensor, nn.Parameter))
 _HOLDERS = (tuple, functools.partial, weakref.ref)
 _FOLLOWED = frozenset(("types", "collections", "weakref", "argparse", "queue"))  # of the standard library
 _REGISTERED = frozenset(MODULE_TABLES)
+_HOOKS = frozenset(name for name, table in vars(nn.Module()).items() if type(table) in TABLES) - _REGISTERED
+_STANDARD = _HOOKS | _REGISTERED
 # containers, and subclasses of them, which are copied and restored without calling methods of the subclass
 _BUILT_IN: tuple[Any, ...] = (OrderedDict, dict, list, set, deque, bytearray, array)
 _CONTEXTS = (ContextVar, threading.local)
 
 
 class _Flag:
-    """The `requires_grad` flag of a weight."""
+    """The `requires_grad` flag of the weight that a table has under a name."""
 
     def __init__(self, table: Any, name: str) -> None:
         self.table, self.name = table, name
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str = "flag", default: Any = None) -> Any:
         weight = self.table.get(self.name)
         return default if weight is None else weight.requires_grad
+
+
+def _has_flag(table: Any, name: str, weight: torch.Tensor, flag: bool) -> bool:
+    """Whether a weight, and the one that is in its place, have this `requires_grad` flag."""
+    return weight.requires_grad is flag and (table.get(name) is weight or _Flag(table, name).get() is flag)
 
 
 def _differences(path: _Path, table: Any, copy: Any) -> list[Change]:
@@ -390,6 +433,13 @@ def _fill(held: Any, content: Any) -> None:
         base = next(base for base in _BUILT_IN if isinstance(held, base))
         base.clear(held)
         (base.extend if base in (list, deque) else base.update)(held, content)
+
+
+def _has_content(held: Any, content: Any) -> bool:
+    """Whether a list, set or cell has this content."""
+    if type(held) is list and len(held) == len(content) and all(map(operator.is_, held, content)):
+        return True
+    return _is_equal(content, _content(held))
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 import torch
 from torch import fx, nn
 
-from torch_ir.capture.state.python_state import PythonState, Table
+from torch_ir.capture.state.python_state import Changed, PythonState
 from torch_ir.ops.torch_internals import OpOverload, schema_of, version_of
 
 
@@ -32,20 +32,20 @@ def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False, is_blin
     does not execute forward in Python, or not on the model's own modules.
     """
 
-    def note(tables: Sequence[Table] | None = None) -> None:
+    def note(changed: Changed) -> None:
         observed = _observed.get()
         if observed is not None:
-            observed.names.update(dict.fromkeys(change.name for change in state.changes(tables)))
+            observed.names.update(dict.fromkeys(change.name for change in state.changes(changed)))
             observed.is_blind |= is_blind or bool(state.opaque)
 
-    hooks = [model.register_forward_hook(lambda *_: note())] if when_forward_ends else []
+    hooks = [model.register_forward_hook(lambda *_: note(state.changed()))] if when_forward_ends else []
     state = PythonState(model)
     try:
         yield
     finally:
-        tables = state.changed_tables()
-        note(tables)
-        state.restore(tables)
+        changed = state.changed()
+        note(changed)
+        state.restore(changed)
         for hook in hooks:
             hook.remove()
 
