@@ -37,7 +37,7 @@ from torch_ir.capture.state.layout_questions import LAYOUT, layout_questions
 from torch_ir.capture.state.side_effects import constants_kept, drop_failed_calls, left_as_it_was
 from torch_ir.capture.state.tensor_leaks import contained
 from torch_ir.capture.state.tensor_memory import DataAttribute, refuse_set_memory
-from torch_ir.capture.state.weight_attributes import note_assigned_attributes, refuse_attributes
+from torch_ir.capture.state.weight_attributes import assigned_attributes_noted, refuse_attributes
 from torch_ir.capture.walk import modules, walk
 from torch_ir.errors import Cause, ConversionError, ExportError
 from torch_ir.ir import IR
@@ -91,7 +91,6 @@ def trace(
 ) -> ExportedProgram:
     """Run `torch.export`, and explain its errors."""
     refuse_attributes(model)
-    note_assigned_attributes(model)
     with weight_free(model) as (mode, fakes), ExitStack() as stack:
         if path is not None:
             stack.enter_context(ForcedOutcomes(path))
@@ -104,6 +103,7 @@ def trace(
             stack.enter_context(held_weights_followed(model))
             stack.enter_context(assignments_written(model))
             stack.enter_context(written_literals_forgotten())
+        stack.enter_context(assigned_attributes_noted(model, in_strict_mode=in_strict_mode))
         # torch.export replaces modules that have several paths by copies, and changes to these are lost
         is_blind = in_strict_mode or len(walk(model)) > len(modules(model))
         stack.enter_context(left_as_it_was(model, when_forward_ends=not in_strict_mode, is_blind=is_blind))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -50,10 +51,29 @@ def refuse_attributes(model: nn.Module) -> None:
             )
 
 
-def note_assigned_attributes(model: nn.Module) -> None:
-    """Note lines that assign an attribute of another object than `self`, which a tracer may show another tensor."""
+@contextmanager
+def assigned_attributes_noted(model: nn.Module, *, in_strict_mode: bool) -> Iterator[None]:
+    """Notify an observer of attributes that forward assigns to weights, in whose place a tracer has other tensors.
+
+    In strict mode, forward is not executed in Python: every line that assigns an attribute to another object than
+    `self` may do so.
+    """
     kinds = dict.fromkeys(map(type, modules(model)))
     codes = dict.fromkeys(function.__code__ for kind in kinds for function in functions_of(kind))
+    lines: dict[str, list[str]] = {}
     for code in codes:
         for name, line in assigned_elsewhere(code):
-            note_change(f"{name} at {source_line(code.co_filename, line)}")
+            lines.setdefault(name, []).append(f"{name} at {source_line(code.co_filename, line)}")
+
+    def note(names: Iterable[str]) -> None:
+        for name in names:
+            for line in lines[name]:
+                note_change(line)
+
+    def look(*_: Any) -> None:
+        note({name for weight in weights(model) for name in vars(weight.tensor) if name in lines})
+
+    if in_strict_mode:
+        note(lines)
+    with model.register_forward_hook(look) if lines and not in_strict_mode else nullcontext():
+        yield
