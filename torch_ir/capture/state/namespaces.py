@@ -110,10 +110,13 @@ class Namespaces:
             self._waiting[depth].append(value.__self__)
         elif isinstance(value, (staticmethod, classmethod, functools.partial)):
             self._waiting[depth].append(getattr(value, "__func__", None) or getattr(value, "func", None))
-        elif not isinstance(value, (torch.Tensor, nn.Module)) and is_users_module(kind.__module__):
-            if hasattr(value, "__dict__"):
-                self._waiting[depth].append(vars(value))
-                self._waiting[depth - 1].append(kind)
+        elif is_users_module(kind.__module__) and not isinstance(value, (torch.Tensor, nn.Module)):
+            self._enter_object(value, depth)
+
+    def _enter_object(self, value: Any, depth: int) -> None:
+        if hasattr(value, "__dict__"):
+            self._waiting[depth].append(vars(value))
+            self._waiting[depth - 1].append(type(value))
 
     def _enter_class(self, kind: type, depth: int) -> None:
         if is_users_module(kind.__module__):
@@ -148,8 +151,10 @@ class Namespaces:
         if depth:
             items = list(container.values() if isinstance(container, dict) else container)
             kinds = map(type, items)  # tested in C: there are thousands
-            # most objects lie beyond the last step, which only containers take
-            is_next = map(CONTAINERS.__contains__, kinds) if depth == 1 else map(operator.not_, map(_PLAIN.__contains__, kinds))
+            if depth == 1:  # the last step, which most objects lie beyond
+                is_next = map(CONTAINERS.__contains__, kinds)
+            else:
+                is_next = map(operator.not_, map(_PLAIN.__contains__, kinds))
             self._waiting[depth - 1] += itertools.compress(items, is_next)
 
 

@@ -12,36 +12,35 @@ import functools
 import itertools
 import operator
 import os
-import random
-import sys
 import threading
 import weakref
-from array import array
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from torch_ir.capture.program.provenance import is_users, is_users_module
+from torch_ir.capture.state.held_contents import (
+    BUILT_IN,
+    PLAIN,
+    copy_of,
+    fill,
+    has_content,
+    is_equal,
+    is_numbers,
+    is_same,
+)
 from torch_ir.capture.state.reached_code import functions_from, functions_of, methods_of, names_in, reached, uses_of
 from torch_ir.capture.walk import walk
-from torch_ir.ops.references import ABSENT, CONTAINERS, TABLES, attribute_tables, cells_of, content_of, held_by
+from torch_ir.ops.references import ABSENT, CONTAINERS, TABLES, attribute_tables, cells_of, held_by
 from torch_ir.ops.torch_internals import MODULE_TABLES, buffer_table, parameter_table
 
-_PLAIN = frozenset(
-    (
-        *(int, float, complex, bool, str, bytes, type(None), type(Ellipsis), slice, range, frozenset),
-        *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, ModuleType, BuiltinFunctionType),
-    )
-)
 _MOST = 20_000  # objects to visit
-_MOST_BYTES = 1 << 20  # of an array that is copied
 _Path = tuple[Any, ...]  # of names and keys, outermost first
 Table = tuple[_Path, Any, Any]  # a dict, with a copy
 _Held = tuple[_Path, Any, Any]  # a list, set or cell, with its content
@@ -68,10 +67,10 @@ class Change:
 
     def now(self) -> Any:
         """Return the present value; for a list, set or cell, its whole content."""
-        return _content(self.table) if self.key is ABSENT else self.table.get(self.key, ABSENT)
+        return copy_of(self.table) if self.key is ABSENT else self.table.get(self.key, ABSENT)
 
     def is_still_there(self) -> bool:
-        return not _is_equal(self.old, self.now())
+        return not is_equal(self.old, self.now())
 
 
 class Changed(NamedTuple):
@@ -149,16 +148,16 @@ class PythonState:
         """Compare the snapshot with the present state."""
         return Changed(
             self._changed_tables(),
-            [entry for entry in self._contents if not _has_content(*entry[1:])],
+            [entry for entry in self._contents if not has_content(*entry[1:])],
             [entry for entry in self._globals if entry[1].get(entry[2], ABSENT) is not entry[3]],
-            [entry for entry in self._namespaces if not _is_same(*entry[1:])],
-            [entry for entry in self._classes if not _is_same(vars(entry[0]), entry[1])],
+            [entry for entry in self._namespaces if not is_same(*entry[1:])],
+            [entry for entry in self._classes if not is_same(vars(entry[0]), entry[1])],
             [entry for entry in self._flags if not _has_flag(*entry[1:])],
         )
 
     def _changed_tables(self) -> list[Table]:
-        changed = [entry for entry in self._tables if not _is_same(*entry[1:])]
-        changed += [entry for entry in self._attributes if (entry[1] or entry[2]) and not _is_same(*entry[1:])]
+        changed = [entry for entry in self._tables if not is_same(*entry[1:])]
+        changed += [entry for entry in self._attributes if (entry[1] or entry[2]) and not is_same(*entry[1:])]
         if any(self._empty):
             filled = {id(table) for table in self._empty if table}
             for where, _, attributes in self._tables:
@@ -174,7 +173,7 @@ class PythonState:
             table.clear()
             table.update(copy)
         for _, held, content in changed.contents:
-            _fill(held, content)
+            fill(held, content)
         for _, table, name, old in changed.globals:
             if old is ABSENT:
                 table.pop(name, None)
@@ -204,7 +203,7 @@ class PythonState:
         if passed is _STANDARD:
             self._empty += hooks
         for name, value in attributes.items():
-            if name in passed or type(value) in _PLAIN:
+            if name in passed or type(value) in PLAIN:
                 continue
             kind = type(value)
             if kind in TABLES and not value:
@@ -233,7 +232,7 @@ class PythonState:
 
     def _see(self, value: Any, path: _Path) -> None:
         kind = type(value)
-        if kind in _PLAIN or id(value) in self._seen or len(self._seen) > _MOST:
+        if kind in PLAIN or id(value) in self._seen or len(self._seen) > _MOST:
             return
         self._seen.add(id(value))
         if kind in TABLES:
@@ -247,8 +246,8 @@ class PythonState:
             return
         elif isinstance(value, Enum):
             return
-        elif isinstance(value, _BUILT_IN):
-            self._contents.append((path, value, _content(value)))
+        elif isinstance(value, BUILT_IN):
+            self._contents.append((path, value, copy_of(value)))
             self._tables += [(path, table, dict(table)) for table in attribute_tables(value)]
         elif kind is FunctionType:
             self._see_function(value, path)
@@ -260,8 +259,8 @@ class PythonState:
             self._see(value.__self__, path)
             self._see(value.__func__, path)
             return
-        elif _is_numbers(value):
-            self._contents.append((path, value, _content(value)))
+        elif is_numbers(value):
+            self._contents.append((path, value, copy_of(value)))
             return
         elif _is_opaque(value):
             self.opaque.append(path)
@@ -275,7 +274,7 @@ class PythonState:
         elif not isinstance(value, _HOLDERS):
             return
         for key, held in held_by(value):
-            if type(held) not in _PLAIN:
+            if type(held) not in PLAIN:
                 self._see(held, (*path, _key(key)))
 
     def _see_functions(self, functions: Iterable[FunctionType]) -> None:
@@ -289,7 +288,7 @@ class PythonState:
         if not is_users(function.__code__.co_filename):
             return
         for name, cell, content in cells_of(function):
-            if type(content) in _PLAIN and id(cell) not in self._seen:
+            if type(content) in PLAIN and id(cell) not in self._seen:
                 self._seen.add(id(cell))
                 self._contents.append(((name,), cell, content))
         self._tables.append(((*path, function.__name__), function.__dict__, function.__dict__.copy()))
@@ -303,7 +302,7 @@ class PythonState:
                 self._seen.add(id(base))
                 self._classes.append((base, dict(vars(base))))
                 for name, value in self._classes[-1][1].items():
-                    if not name.startswith("__") and type(value) not in _PLAIN and type(value) is not FunctionType:
+                    if not name.startswith("__") and type(value) not in PLAIN and type(value) is not FunctionType:
                         self._see_member(value, (base.__name__, name))
 
     def _see_globals(self, function: FunctionType) -> None:
@@ -334,7 +333,7 @@ class PythonState:
         kind = type(value)
         if isinstance(value, _CONTEXTS):
             self.opaque.append(path)
-        elif kind not in _PLAIN and kind is not FunctionType and not isinstance(value, type):
+        elif kind not in PLAIN and kind is not FunctionType and not isinstance(value, type):
             self._see(value, path)
 
 
@@ -344,8 +343,6 @@ _FOLLOWED = frozenset(("types", "collections", "weakref", "argparse", "queue")) 
 _REGISTERED = frozenset(MODULE_TABLES)
 _HOOKS = frozenset(name for name, table in vars(nn.Module()).items() if type(table) in TABLES) - _REGISTERED
 _STANDARD = _HOOKS | _REGISTERED
-# containers, and subclasses of them, which are copied and restored without calling methods of the subclass
-_BUILT_IN: tuple[Any, ...] = (OrderedDict, dict, list, set, deque, bytearray, array)
 _CONTEXTS = (ContextVar, threading.local)
 
 
@@ -389,77 +386,6 @@ def _is_alike(one: Any, other: Any) -> bool:
 
 def _key(key: Any) -> str:
     return key if isinstance(key, str) and (key.isidentifier() or key.isdigit()) else f"[{key!r:.40}]"
-
-
-def _content(held: Any) -> Any:
-    if type(held) in CONTAINERS:
-        return held.copy()
-    if isinstance(held, CellType):
-        return content_of(held)
-    if isinstance(held, random.Random):
-        return held.getstate()
-    if _is_numbers(held):
-        return held.tobytes()
-    if isinstance(held, itertools.count):
-        return repr(held)
-    base = next(base for base in _BUILT_IN if isinstance(held, base))
-    items = base.items(held) if issubclass(base, dict) else base.__iter__(held)
-    return dict(items) if issubclass(base, dict) else set(items) if base is set else list(items)
-
-
-def _is_numbers(value: Any) -> bool:
-    """Whether a value is a generator of random numbers or a small array of numpy, whose state can be copied.
-
-    The bytes of a masked array do not have its mask.
-    """
-    numpy = sys.modules.get("numpy")
-    is_array = numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc"
-    is_plain = is_array and not hasattr(value, "mask")
-    return isinstance(value, random.Random) or (is_plain and value.nbytes <= _MOST_BYTES)
-
-
-def _fill(held: Any, content: Any) -> None:
-    if isinstance(held, CellType):
-        held.cell_contents = content
-    elif isinstance(held, random.Random):
-        held.setstate(content)
-    elif _is_numbers(held):
-        held[...] = sys.modules["numpy"].frombuffer(content, held.dtype).reshape(held.shape)
-    elif isinstance(held, array):
-        held[:] = array(held.typecode, content)
-    elif isinstance(held, bytearray):
-        held[:] = bytearray(content)
-    elif not isinstance(held, itertools.count):  # a counter cannot be reset
-        base = next(base for base in _BUILT_IN if isinstance(held, base))
-        base.clear(held)
-        (base.extend if base in (list, deque) else base.update)(held, content)
-
-
-def _has_content(held: Any, content: Any) -> bool:
-    """Whether a list, set or cell has this content."""
-    if type(held) is list and len(held) == len(content) and all(map(operator.is_, held, content)):
-        return True
-    return _is_equal(content, _content(held))
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Whether two tables have the same keys in the same order, and identical values."""
-    return [*one] == [*other] and all(map(operator.is_, one.values(), other.values()))
-
-
-def _is_equal(one: Any, other: Any) -> bool:
-    """Whether two values are identical, equal plain values, or containers of such, which torch copies."""
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    if type(one) in (list, tuple, deque):
-        return len(one) == len(other) and all(map(_is_equal, one, other))
-    if type(one) in TABLES:
-        return [*one] == [*other] and all(map(_is_equal, one.values(), other.values()))
-    if type(one) is set:
-        return {*map(id, one)} == {*map(id, other)}
-    return type(one) in _PLAIN and bool(one == other)
 
 
 def _is_users_class(kind: type) -> bool:
