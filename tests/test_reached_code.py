@@ -43,4 +43,5 @@ def test_names_are_those_of_the_disassembler(source: str) -> None:
     code = compile(source, "source.py", "exec")
     found = names_in(code)
     assert {use: set(getattr(found, use)) for use in USES} == shown(code)
-    assert found.loaded and found.attributes
+    assert found.loaded
+    assert found.attributes
