@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from tests.proof import line_of, module
 from torch_ir import CaptureWarning, IRExecutor, extract_ir
+from torch_ir.capture.state import frozen_state
 
 X = torch.arange(12.0).reshape(3, 4)
 roads = pytest.mark.parametrize("capture", ["auto", "export", "record"])
@@ -335,3 +337,59 @@ def test_memos_and_buffers_are_not_named(forward: Callable[..., Any], is_inside:
 def test_a_warning_is_a_capture_warning() -> None:
     with pytest.warns(CaptureWarning, match=TOLD):
         extract_ir(model(counting, 0, False), (X,), strict=False)
+
+
+class CountsInFile(nn.Module):
+    """Reads and writes a file, if it is told to: code that only names `open` has no such state."""
+
+    def __init__(self, path: str, is_counting: bool) -> None:
+        super().__init__()
+        self.path, self.is_counting = path, is_counting
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.count() if self.is_counting else x * 2
+
+    def count(self) -> int:
+        with open(self.path) as file:
+            number = int(file.read()) + 1
+        with open(self.path, "w") as file:
+            file.write(str(number))
+        return number
+
+
+@roads
+@pytest.mark.parametrize("is_counting", [True, False])
+def test_a_file_is_state_where_it_is_opened(
+    tmp_path: Path, capture: str, is_counting: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "count").write_text("0")
+    runs = []
+    monkeypatch.setattr(frozen_state, "_frozen", lambda *args, ask=frozen_state._frozen: runs.append(1) or ask(*args))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CaptureWarning)
+        extract_ir(CountsInFile(str(tmp_path / "count"), is_counting), (X,), strict=False, capture=capture)
+    told = [str(warning.message) for warning in caught if TOLD in str(warning.message)]
+    assert len(told) == len(runs) == is_counting
+    assert all("'open'" in text for text in told)
+
+
+class SetsOption(nn.Module):
+    """Assigns an attribute of another object than itself, to the value that it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.options = Options()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.options.is_causal = False
+        return x * 2
+
+
+class Options:
+    def __init__(self) -> None:
+        self.is_causal = False
+
+
+def test_a_value_that_stays_is_no_reason_to_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen_state, "_frozen", lambda *_: pytest.fail("ran again"))
+    extract_ir(SetsOption(), (X,), strict=False, capture="export")

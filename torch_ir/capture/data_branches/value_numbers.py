@@ -14,6 +14,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import py_sym_types
 
 from torch_ir.ops.effects import written_arguments
+from torch_ir.ops.grouped_products import grouped_rule
 from torch_ir.ops.schema import bind
 from torch_ir.ops.torch_internals import (
     FakeTensor,
@@ -74,7 +75,8 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         key = (func, self._key((args, kwargs)), self._random_calls if is_random else 0)
         is_of_inputs = is_random or any(self._of(tensor).is_of_inputs for tensor in tensors)
         known = {memory_key(tensor) for tensor in tensors}
-        result = func(*args, **kwargs)
+        rule = grouped_rule(str(func), tensors[0].dtype if tensors else None)
+        result = (rule or func)(*args, **kwargs)
         bound = bind(func, args, kwargs)
         for name in written_arguments(func, bound):
             for place, tensor in enumerate(pytree.tree_leaves(bound.get(name))):

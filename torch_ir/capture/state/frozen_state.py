@@ -70,7 +70,7 @@ def _changed_by_second_call(model: nn.Module, call: Call, changes: Iterable[str]
             finally:
                 state.restore()
             if first != second and not seen:
-                return dict.fromkeys([written(path) for path in state.opaque] or changes or [_UNKNOWN], "")
+                return dict.fromkeys([*map(written, state.opaque), *state.reading] or changes or [_UNKNOWN], "")
             found = seen if first != second else [*_from_the_start(again, seen)]
             return dict.fromkeys((change.name for change in found), "") | _lines(run, state, found)
     except Exception:

@@ -96,6 +96,7 @@ class PythonState:
         self._slots: set[int] = set()  # tables of weights, where assigning a tensor of equal type is not a change
         self.tensors: list[tuple[_Path, torch.Tensor]] = []  # other than weights
         self.opaque: list[_Path] = []  # holders of state that cannot be copied
+        self.reading: dict[str, None] = {}  # built-in functions that read files or the terminal
         self._namespaces: list[Table] = []  # globals that are read by globals(); the environment
         self._flags: list[tuple[_Path, Any, str, torch.Tensor, bool]] = []  # `requires_grad` of weights in tables
         self._attributes: list[Table] = []  # of weights; most have none
@@ -309,6 +310,7 @@ class PythonState:
         table, uses = function.__globals__, uses_of(function)
         self._globals += [((name,), table, name, table.get(name, ABSENT)) for name in uses.stored]
         self.opaque += [(name,) for name in uses.outside]
+        self.reading.update(dict.fromkeys(uses.reading))
         if uses.has_globals:
             self._see_namespace(table, ())
         if uses.has_environment:

@@ -135,6 +135,7 @@ class Uses(NamedTuple):
     objects: tuple[str, ...]  # globals that are neither functions, classes nor modules
     members: tuple[Member, ...]
     outside: tuple[str, ...]  # functions and modules that may return something else each time
+    reading: tuple[str, ...]  # built-in functions that read files or the terminal
     has_environment: bool
     has_globals: bool
 
@@ -145,15 +146,17 @@ def uses_of(function: FunctionType) -> Uses:
     if found is None:
         names = names_in(function.__code__)
         values = {name: function.__globals__.get(name, ABSENT) for name in names.loaded}
+        reading = tuple(name for name in READING if values.get(name) is ABSENT)
         members = tuple(_members(function))
         found = _known_uses[function] = Uses(
             names.stored,
-            tuple(name for name, value in values.items() if not isinstance(value, _CODE) and name not in _READING),
+            tuple(name for name, value in values.items() if not isinstance(value, _CODE) and name not in reading),
             members,
             (
-                *(name for name, value in values.items() if _home(value) in _OUTSIDE or name in _READING),
+                *(name for name, value in values.items() if _home(value) in _OUTSIDE),
                 *(member.path[-1] for member in members if _home(member.value()) in _OUTSIDE),
             ),
+            reading,
             values.get("os") is os and bool(_ENVIRONMENT & names.attributes),
             "globals" in values,
         )
@@ -166,7 +169,7 @@ _CODE = (FunctionType, BuiltinFunctionType, type, ModuleType)
 _OUTSIDE = frozenset(
     ("random", "time", "secrets", "uuid", "datetime", "numpy.random", "pathlib", "tempfile", "io", "shelve", "sqlite3")
 )
-_READING = frozenset(("open", "input"))  # built-in functions
+READING = ("open", "input")
 _ENVIRONMENT = frozenset(("environ", "getenv", "putenv", "unsetenv"))
 
 

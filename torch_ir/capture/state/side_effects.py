@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import builtins
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
+from typing import Any
 
 import torch
 from torch import fx, nn
 
+from torch_ir.capture.instrument import all_intercepted
 from torch_ir.capture.state.python_state import Changed, PythonState
 from torch_ir.ops.torch_internals import OpOverload, schema_of, version_of
 
@@ -36,12 +40,20 @@ def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False, is_blin
         observed = _observed.get()
         if observed is not None:
             observed.names.update(dict.fromkeys(change.name for change in state.changes(changed)))
-            observed.is_blind |= is_blind or bool(state.opaque)
+            observed.is_blind |= is_blind or bool(state.opaque or read)
 
     hooks = [model.register_forward_hook(lambda *_: note(state.changed()))] if when_forward_ends else []
     state = PythonState(model)
+    read: list[str] = []
+
+    def call(name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        read.append(name)
+        return original(*args, **kwargs)
+
     try:
-        yield
+        # named in much code that forward may reach, and rarely called
+        with all_intercepted({(builtins, name): partial(call, name) for name in state.reading}):
+            yield
     finally:
         changed = state.changed()
         note(changed)
