@@ -392,4 +392,4 @@ class Options:
 
 def test_a_value_that_stays_is_no_reason_to_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frozen_state, "_frozen", lambda *_: pytest.fail("ran again"))
-    extract_ir(SetsOption(), (X,), strict=False, capture="export")
+    extract_ir(SetsOption().eval(), (X,), strict=False, capture="export")
