@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple
 
 import torch
@@ -26,16 +26,17 @@ class Weight(NamedTuple):
 def walk(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return every module with its path, in torch's order; a shared module is listed under each of its paths."""
     found = [("", model)]
-    _add_children("", model, found)
+    _add_children("", module_table(model), found)
     return found
 
 
-def _add_children(prefix: str, module: nn.Module, found: list[tuple[str, nn.Module]]) -> None:
-    for name, child in module_table(module).items():
+def _add_children(prefix: str, table: Mapping[str, nn.Module | None], found: list[tuple[str, nn.Module]]) -> None:
+    for name, child in table.items():
         if child is not None:
-            found.append((prefix + name, child))
-            if module_table(child):
-                _add_children(f"{prefix}{name}.", child, found)
+            path = prefix + name
+            found.append((path, child))
+            if inner := module_table(child):
+                _add_children(path + ".", inner, found)
 
 
 def modules(model: nn.Module) -> list[nn.Module]:

@@ -165,7 +165,7 @@ def _recorded(
     minimums: Mapping[str, int],
     decisions: Sequence[Any],
 ) -> IR:
-    if any(isinstance(module, fx.GraphModule) for module in modules(model)):
+    if any(issubclass(kind, fx.GraphModule) for kind in set(map(type, modules(model)))):
         raise NotCoveredError("a torch.fx GraphModule, which has its own source lines")
     assembly = Assembly(model, recorder)
     run = recorder.tape.run
