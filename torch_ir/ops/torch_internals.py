@@ -181,6 +181,22 @@ def count_as_parameter(tensor: torch.Tensor, is_parameter: bool = True) -> None:
     tensor._is_param = is_parameter
 
 
+IS_PARAMETER = "_is_param"  # the attribute that it sets; 2.9 to 2.15
+BASE = "_base"  # the attribute with the tensor that a view is of; 2.9 to 2.15
+VERSION = "_version"  # the attribute that counts writes to a tensor; 2.9 to 2.15
+
+
+def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return `tensor.grad` without a warning for tensors that are not leaves (`_grad`; 2.9 to 2.15)."""
+    found: torch.Tensor | None = tensor._grad
+    return found
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the tensor that autograd knows this one as a view of (`_base`; 2.9 to 2.15)."""
+    return tensor._base
+
+
 def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors share storage (`torch._C._is_alias_of`; 2.9 to 2.15)."""
     return bool(torch._C._is_alias_of(one, other))  # type: ignore[attr-defined]  # missing in torch's stubs
