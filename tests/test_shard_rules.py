@@ -216,3 +216,24 @@ def test_every_rule_is_tried() -> None:
     elsewhere = {name for name in RULES if "grouped_mm" in name or name.startswith("_c10d_functional.")}
     elsewhere |= OF_GRADIENTS
     assert set(RULES) - tried - elsewhere == set()
+
+
+class Chosen(nn.Module):
+    """Takes the columns that a buffer selects, so that a size depends on data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 6)
+        self.register_buffer("kept", torch.tensor([True, False, True, True]))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = x[:, self.kept]
+        return self.linear(x), chosen.new_ones(chosen.shape) + chosen.reshape(-1, chosen.shape[1]) * chosen.shape[1]
+
+
+@pytest.mark.parametrize("cut", ["replicate", "shard(0)"])
+def test_sizes_that_depend_on_data_are_bound_in_lockstep(cut: str) -> None:
+    """On every rank by its own data."""
+    model, x = Chosen().eval(), torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+    ir = extract_ir(model, (x,), strict=False)
+    check(ir, model, [x], {"linear": {"matrix": "shard(0)", "vector": "shard(0)"}}, x=cut)

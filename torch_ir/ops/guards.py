@@ -17,6 +17,7 @@ from torch import nn
 from torch.fx.node import has_side_effect
 
 from torch_ir.errors import GuardError
+from torch_ir.ir import IR
 from torch_ir.ops.torch_internals import BASE, IS_PARAMETER, base_of, disabled_torch_function, gradient_of
 
 DECISION = "torch_ir.decision.default"
@@ -108,6 +109,17 @@ def check_attribute(what: str, value: torch.Tensor, name: str, assumed: Any, pla
             f"{found}; capture with such an input, or pass a plain tensor (x.detach().clone())",
             place=place,
         )
+
+
+def without_attribute_guards(ir: IR) -> IR:
+    """Return a graph without guards of attributes, for a format whose tensors have none of them."""
+    if not any(node.op_type == FIXED_ATTRIBUTE for node in ir.nodes):
+        return ir
+    ir = ir.clone()
+    for node in ir.nodes:
+        node.inputs = node.inputs if node.op_type != FIXED_ATTRIBUTE else ()
+    ir.nodes = [node for node in ir.nodes if node.op_type != FIXED_ATTRIBUTE]
+    return ir
 
 
 def is_users_class(kind: type[torch.Tensor]) -> bool:
