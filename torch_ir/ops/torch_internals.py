@@ -261,6 +261,13 @@ TRANSFORMS = {
     "torch.func.jvp": (eager_transforms, "_jvp_increment_nesting"),
     "torch.func.functionalize": (eager_transforms, "_func_increment_nesting"),
 }
+
+
+def is_transforming() -> bool:
+    """Whether code runs in a transform of torch.func or below a dispatch mode (`peek_interpreter_stack`, 2.9 to 2.15)."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch._C._len_torch_dispatch_stack() > 0
+
+
 TENSOR_CHECK = (torch, "_check_tensor_all_with")  # raises unless all elements are true; 2.9 to 2.15
 DECORATOR_FILE = _contextlib.__file__  # code that `@torch.no_grad()` runs around a function; 2.9 to 2.15
 
