@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from torch_ir.ops.shared_by_threads import SharedSwitch
-from torch_ir.ops.torch_internals import compile_stance, set_compile_stance
+from torch_ir.ops.torch_internals import compile_stance, has_forward_hooks, set_compile_stance
 
 
 class _Here(threading.local):
@@ -92,7 +92,7 @@ def _is_fused(layer: nn.Module) -> bool:
         return False
     attention = layer.self_attn
     is_usual = attention.batch_first and attention.in_proj_bias is not None and attention.num_heads % 2 == 0
-    is_hooked = any(part._forward_hooks or part._forward_pre_hooks for part in layer.modules())
+    is_hooked = any(map(has_forward_hooks, layer.modules()))
     has_kernel = bool(layer.activation_relu_or_gelu) and layer.norm1.eps == layer.norm2.eps
     return bool(is_usual and has_kernel and not is_hooked)
 

@@ -186,6 +186,11 @@ BASE = "_base"  # the attribute with the tensor that a view is of; 2.9 to 2.15
 VERSION = "_version"  # the attribute that counts writes to a tensor; 2.9 to 2.15
 
 
+def has_forward_hooks(module: nn.Module) -> bool:
+    """Whether a module has hooks before or after forward (`_forward_hooks`, `_forward_pre_hooks`; 2.9 to 2.15)."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return `tensor.grad` without a warning for tensors that are not leaves (`_grad`; 2.9 to 2.15)."""
     found: torch.Tensor | None = tensor._grad
@@ -264,7 +269,7 @@ TRANSFORMS = {
 
 
 def is_transforming() -> bool:
-    """Whether code runs in a transform of torch.func or below a dispatch mode (`peek_interpreter_stack`, 2.9 to 2.15)."""
+    """Whether code runs in a transform of torch.func, or below a dispatch mode (private functions; 2.9 to 2.15)."""
     return torch._C._functorch.peek_interpreter_stack() is not None or torch._C._len_torch_dispatch_stack() > 0
 
 

@@ -19,7 +19,7 @@ from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.passes.decompose.rewriting import rewritten
 from torch_ir.targets.node_summary import describe
 from torch_ir.targets.onnx.call_nodes import graph_with_calls, shape_of
-from torch_ir.targets.onnx.exact_operators import EXPORTED, MISTRANSLATED
+from torch_ir.targets.onnx.exact_operators import EXPORTED, MISTRANSLATED, complex_problem
 from torch_ir.targets.onnx.function_writer import FunctionWriter
 from torch_ir.targets.onnx.onnx_program import unsupported
 from torch_ir.targets.onnx.quantized_bias import with_separate_biases
@@ -66,12 +66,14 @@ def _refuse_places_in_storages(ir: IR) -> None:
 
 def _refuse_mistranslated(ir: IR) -> None:
     """Raise ConversionError for nodes that torch's exporter would translate into another function."""
+    nodes = list(with_calls_inline(ir).all_nodes())
     found = [
         f"{describe(node)} {reason}"
-        for node in with_calls_inline(ir).all_nodes()
+        for node in nodes
         for matches, reason in [MISTRANSLATED.get(node.op_type, (None, ""))]
         if matches is not None and matches(node)
     ]
+    found += [f"{describe(node)} {reason}" for node in nodes if (reason := complex_problem(node))]
     if found:
         name, lines = ir.model_name or "the graph", "\n  ".join(found)
         raise ConversionError(f"{name} cannot be converted to ONNX: torch.onnx has no exact translation:\n  {lines}")
