@@ -20,6 +20,7 @@ from torch_ir import IR, ExecutionError, GraphError, IRExecutor, OpNode, TensorM
 from torch_ir.cli import main
 from torch_ir.ir import Device, Dtype
 from torch_ir.llm import cache_attention, checkpoint_weights, empty_cache, extract_llm, to_cache_form, verify_llm
+from torch_ir.llm.forms import position_reads
 from torch_ir.llm.generation import Generator, compare_steps
 
 BY_NAME = {each.name: each for each in architectures()}
@@ -351,8 +352,13 @@ def test_a_cache_of_fixed_length(name: str, in_place: bool, forms: tuple[str, ..
         to_cache_form(ir)
 
 
-def test_factors_that_are_one_at_first() -> None:
-    """Queries of Ministral 3 are scaled by a number that depends on the position, but only from the 16th on."""
+@pytest.mark.parametrize("compared", [1 << 17, 10])
+def test_factors_that_are_one_at_first(compared: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries of Ministral 3 are scaled by a number that depends on the position, but only from the 16th on.
+
+    With a limit, all positions are compared, also those behind the number that is compared first.
+    """
+    monkeypatch.setattr(position_reads, "_LONGEST", compared)
     rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 16}
     rope |= {"llama_4_scaling_beta": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
     sizes = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "head_dim": 8}

@@ -47,6 +47,11 @@ class GrowingBuffer(nn.Module):
         return x + self.seen.sum()
 
 
+class CountsWrites(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + x._version
+
+
 class FixedSize(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + torch.ones(2, 1)
@@ -67,6 +72,7 @@ class TalksLikeUs(nn.Module):
         (Branch, Cause.BRANCH_ON_DATA),
         (Seeds, Cause.SEEDED),
         (SetsData, Cause.MEMORY_REPLACED),
+        (CountsWrites, Cause.INPUT_QUESTION),
         (GrowingBuffer, Cause.BUFFER_CHANGES_FORM),
     ],
 )
@@ -90,7 +96,7 @@ def test_words_of_the_user_decide_nothing() -> None:
     """A model that raises a sentence of ours is captured in strict mode all the same."""
     with pytest.warns(CaptureWarning, match="captured by torch.export in strict mode"):
         ir = extract_ir(TalksLikeUs().eval(), (X,), strict=False, capture="export")
-    assert [node.op_type for node in ir.nodes] == ["aten.add.Tensor"]
+    assert [node.op_type for node in ir.nodes] == ["torch_ir.fixed_attribute.default", "aten.add.Tensor"]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from torch_ir.capture.fast import rule_answers as inference
 from torch_ir.capture.fast import shape_tensors as ghosts
 from torch_ir.capture.fast.fast_recording import record_fast
 from torch_ir.capture.fast.shape_tensors import NotCoveredError
+from torch_ir.capture.state.input_questions import input_questions
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 # Models of the catalogue that only torch.export captures, and the reason in the log.
@@ -37,7 +38,9 @@ def same_bytes(model: nn.Module, *inputs: Any, kwargs: Mapping[str, Any] | None 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CaptureWarning)  # training mode, and values lost on meta
         exact = extract_ir(model, inputs, kwargs=kwargs, strict=False, capture="export")
-    quick = record_fast(model, inputs, dict(kwargs or {}))
+    with input_questions() as questions:
+        quick = record_fast(model, inputs, dict(kwargs or {}))
+    questions.guard(quick, (inputs, dict(kwargs or {})))
     quick.model_name = exact.model_name
     assert quick.to_json() == exact.to_json()
     return quick

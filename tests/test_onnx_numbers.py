@@ -132,3 +132,30 @@ def test_a_float32_graph_keeps_its_operators(tmp_path: Path) -> None:
     to_onnx(extract_ir(model, (torch.randn(2, 4),), strict=False), tmp_path / "a.onnx")
     kinds = [node.op_type for node in onnx.load(tmp_path / "a.onnx", load_external_data=False).graph.node]
     assert {"LayerNormalization", "LeakyRelu"} <= set(kinds)
+
+
+WRONG_COMPLEX: dict[str, Callable[[Tensor], Tensor]] = {
+    "number of double precision": lambda x: torch.complex(x.double(), x.double()) * (1 + 2j),
+    "filled": lambda x: torch.full((4,), 2j) + torch.complex(x, x),
+    "ones": lambda x: torch.ones(4, dtype=torch.complex64) + torch.complex(x, x),
+    "alpha": lambda x: torch.add(torch.complex(x, x), torch.complex(x, x), alpha=2j),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_COMPLEX)
+def test_complex_numbers_that_the_exporter_writes_wrongly_are_refused(name: str, tmp_path: Path) -> None:
+    """torch.onnx writes an invalid file, or one that computes another function."""
+    ir = extract_ir(module(lambda self, x: torch.view_as_real(WRONG_COMPLEX[name](x))), (torch.ones(4),), strict=False)
+    with pytest.raises(ConversionError, match=r"no exact translation:\n  aten.* would"):
+        to_onnx(ir, tmp_path / "complex.onnx")
+
+
+def test_complex_numbers_of_single_precision_are_written(tmp_path: Path) -> None:
+    """A complex factor and summand."""
+    model = module(lambda self, x: torch.view_as_real(torch.complex(x, x) * (1 + 2j) + 3j))
+    x = torch.arange(4.0)
+    to_onnx(extract_ir(model, (x,), strict=False), tmp_path / "complex.onnx")
+    onnx.checker.check_model(onnx.load(tmp_path / "complex.onnx"), full_check=True)
+    session = onnxruntime.InferenceSession(tmp_path / "complex.onnx")
+    found = session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
+    assert numpy.array_equal(found, model(x).numpy())

@@ -28,6 +28,16 @@ MISTAKES: dict[str, tuple[IR, IR, str]] = {
     "x * 0": (
         graph(mul="aten.mul.Tensor(x, 0.0)"), graph(zeros="aten.zeros_like.default(x)"), "where the original is NaN"
     ),
+    "complex x - x": (
+        graph("x: complex64[4, 6]", sub="aten.sub.Tensor(x, x)"),
+        graph("x: complex64[4, 6]", zeros="aten.zeros_like.default(x)"),
+        "where the original is NaN",
+    ),
+    "complex 0 / 0": (
+        graph("x: complex64[4, 6]", div="aten.div.Tensor(x, x)"),
+        graph("x: complex64[4, 6]", ones="aten.ones_like.default(x)"),
+        "on all zeros",
+    ),
     "0 / 0": (
         graph(div="aten.div.Tensor(x, x)"), graph(ones="aten.ones_like.default(x)"), "on all zeros"
     ),

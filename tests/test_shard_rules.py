@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from tests.test_shard_training import OF_GRADIENTS
-from torch_ir import IR, extract_ir, shard
+from torch_ir import IR, ExecutionError, extract_ir, shard
 from torch_ir.sharding import run_in_lockstep, whole_outputs
 from torch_ir.sharding.placement_rules import RULES
 
@@ -216,3 +216,41 @@ def test_every_rule_is_tried() -> None:
     elsewhere = {name for name in RULES if "grouped_mm" in name or name.startswith("_c10d_functional.")}
     elsewhere |= OF_GRADIENTS
     assert set(RULES) - tried - elsewhere == set()
+
+
+class Chosen(nn.Module):
+    """Takes the columns that a buffer selects, so that a size depends on data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 6)
+        self.register_buffer("kept", torch.tensor([True, False, True, True]))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = x[:, self.kept]
+        return self.linear(x), chosen.new_ones(chosen.shape) + chosen.reshape(-1, chosen.shape[1]) * chosen.shape[1]
+
+
+@pytest.mark.parametrize("cut", ["replicate", "shard(0)"])
+def test_sizes_that_depend_on_data_are_bound_in_lockstep(cut: str) -> None:
+    """On every rank by its own data."""
+    model, x = Chosen().eval(), torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+    ir = extract_ir(model, (x,), strict=False)
+    check(ir, model, [x], {"linear": {"matrix": "shard(0)", "vector": "shard(0)"}}, x=cut)
+
+
+@pytest.mark.parametrize("rows", [6, 7])
+@pytest.mark.parametrize("index", [-1, 7, 8, 1 << 40])
+def test_an_index_outside_of_a_table_in_pieces_is_refused(rows: int, index: int) -> None:
+    """As in eager; a rank that looks for its own rows only would return zeros."""
+    model = nn.Sequential(nn.Embedding(rows, 4)).eval()
+    ir = extract_ir(model, (torch.zeros(2, dtype=torch.int64),), strict=False)
+    sharded = shard(ir, {"0": "embedding_rowwise"}, {"tp": 2})
+    known = torch.tensor([0, rows - 1])
+    results = whole_outputs(sharded, run_in_lockstep(sharded, [known], model.state_dict()))
+    assert torch.equal(next(iter(results)), model(known))
+    wrong = torch.tensor([0, index])
+    with pytest.raises(IndexError):
+        model(wrong)
+    with pytest.raises(ExecutionError, match="out of range"):
+        run_in_lockstep(sharded, [wrong], model.state_dict())

@@ -35,6 +35,7 @@ class Cause(Enum):
     WRONG_INPUTS = "the example inputs are not the arguments of forward"
     BUFFER_CHANGES_FORM = "forward reads a buffer and assigns a tensor of another shape or dtype to it"
     MEMORY_REPLACED = "forward replaces the memory of a tensor"
+    INPUT_QUESTION = "forward reads what a capture does not keep of an input"
     SEEDED = "forward seeds torch's random numbers"
 
 

@@ -16,10 +16,9 @@ from torch_ir.capture.export.fake_weights import has_no_values
 from torch_ir.capture.export.untraceable import refuse_nameless, refuse_scripted, refuse_untraceable
 from torch_ir.capture.fixed_inputs import with_fixed
 from torch_ir.capture.graph_warnings import (
-    warn_of_class_questions,
+    guard_class_questions,
     warn_of_gaps,
     warn_of_lost_values,
-    warn_of_padded_encoders,
     warn_of_shared_inputs,
 )
 from torch_ir.capture.instrument import capturing, exclusive, not_compiled
@@ -28,9 +27,10 @@ from torch_ir.capture.state.default_dtype import refuse_close_integers
 from torch_ir.capture.state.outer_autocast import autocast_inside
 from torch_ir.capture.state.tensor_memory import refuse_overlapping_writes
 from torch_ir.capture.steps import Request, steps
-from torch_ir.capture.walk import weights
+from torch_ir.capture.walk import modules, weights
 from torch_ir.errors import CaptureWarning, ExportError, did_you_mean
 from torch_ir.ir import IR
+from torch_ir.ops.fast_paths import masks_as_in_eager
 from torch_ir.ops.tested_versions import is_tested, is_tested_with_open_sizes
 from torch_ir.ops.torch_internals import FakeTensor, pytree
 
@@ -81,16 +81,15 @@ def extract_ir(
         request = Request(
             model, known.call, dynamic_shapes, capture, ways, crosscheck, in_blocks, is_fast, known.tensors
         )
-        with autocast_inside(model):
+        with autocast_inside(model), masks_as_in_eager(modules(model)):
             ir = climb(list(steps(request)), isolated=isolated, time_limit=time_limit)
         refuse_close_integers(ir, torch.get_default_dtype())
         refuse_overlapping_writes(ir)
     ir.model_name = type(model).__name__ if model_name is None else model_name
     warn_of_lost_values(ir)
-    warn_of_class_questions(model, call, ir, capture)
+    guard_class_questions(model, call, ir, capture)
     warn_of_gaps(ir)
     warn_of_shared_inputs(ir, call)
-    warn_of_padded_encoders(model, ir)
     if constant := fixed_sizes(ir, model, call, dynamic_shapes):
         warnings.warn(f"a size that was asked to vary does not: {', '.join(constant)}", CaptureWarning, stacklevel=2)
     if narrowed := narrowed_size(ir, dynamic_shapes):

@@ -10,11 +10,13 @@ from torch_ir.capture.example_inputs import shared_inputs
 from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.export.fake_weights import has_no_values
 from torch_ir.capture.state.class_questions import class_questions
+from torch_ir.capture.state.input_questions import guard_inputs, questions_of_all
 from torch_ir.capture.steps import RECORDING, STRICTLY
 from torch_ir.errors import CaptureWarning, listed
-from torch_ir.ir import IR, OpNode
+from torch_ir.ir import IR
 from torch_ir.ops.effects import is_opaque
 from torch_ir.ops.guards import DECISION, FIXED_SHAPE
+from torch_ir.ops.torch_internals import IS_PARAMETER
 
 
 def warn_of_gaps(ir: IR) -> None:
@@ -53,53 +55,20 @@ def warn_of_shared_inputs(ir: IR, call: Call) -> None:
         )
 
 
-def warn_of_padded_encoders(model: nn.Module, ir: IR) -> None:
-    """Warn of encoders that return zeros at padded positions in eager mode, but only without gradients.
-
-    `nn.TransformerEncoder` removes padding with nested tensors there, which no capture can follow.
-    """
-    encoders = [
-        name
-        for name, part in model.named_modules()
-        if isinstance(part, nn.TransformerEncoder) and part.use_nested_tensor and not part.layers[0].training
-    ]
-    if not encoders:
-        return
-    paths = {node.origin.module for node in ir.all_nodes() if _is_sole_padding_mask(node)}
-    padded = [name for name in encoders if any(path.startswith(f"{name}." if name else "layers.") for path in paths)]
-    if padded:
-        text = f"{listed([repr(name or type(model).__name__) for name in padded], 4)} (nn.TransformerEncoder)"
-        warnings.warn(
-            f"without gradients, eager mode of {text} returns zeros at padded positions; the graph computes them, as "
-            "eager mode with gradients does. For the same results, pass enable_nested_tensor=False",
-            CaptureWarning,
-            stacklevel=3,
-        )
-
-
-def _is_sole_padding_mask(node: OpNode) -> bool:
-    """Whether a node repeats a padding mask for each head, and nothing adds an attention mask to it."""
-    if node.op_type != "aten.expand.default" or tuple(node["self"].shape[1:3]) != (1, 1) or len(node["size"]) != 4:
-        return False
-    readers = [reader for reshaped in node.output.consumers for reader in (reshaped, *_readers(reshaped))]
-    return not any(reader.op_type == "aten.add.Tensor" for reader in readers)
-
-
-def _readers(node: OpNode) -> list[OpNode]:
-    return [reader for tensor in node.outputs for reader in tensor.consumers]
-
-
-def warn_of_class_questions(model: nn.Module, call: Call, ir: IR, capture: str) -> None:
-    """Warn where forward reads `type(tensor)`, unless the capture returns what eager does.
+def guard_class_questions(model: nn.Module, call: Call, ir: IR, capture: str) -> None:
+    """Guard the inputs of a forward that reads `type(tensor)`; warn, unless the capture returns what eager does.
 
     A recording of real values does, and so does the strict mode of torch.export, which interprets the bytecode.
     """
+    lines = class_questions(model)
+    if not lines:
+        return
+    guard_inputs(ir, questions_of_all(call, (IS_PARAMETER,), lines[0]))
     step = ir.extensions.get("captured_by", RECORDING if capture == "record" else "")
     if step == STRICTLY or (step == RECORDING and not has_no_values(model, call)):
         return
-    if lines := class_questions(model):
-        text = f"forward reads the class of a tensor at {', '.join(lines[:4])}; type() returns another in a capture "
-        warnings.warn(f"{text}without values: use isinstance there", CaptureWarning, stacklevel=3)
+    text = f"forward reads the class of a tensor at {', '.join(lines[:4])}; type() returns another in a capture "
+    warnings.warn(f"{text}without values: use isinstance there", CaptureWarning, stacklevel=3)
 
 
 def warn_of_lost_values(ir: IR) -> None:

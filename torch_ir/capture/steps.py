@@ -21,6 +21,7 @@ from torch_ir.capture.fast.fast_recording import record_fast
 from torch_ir.capture.fast.shape_tensors import NotCoveredError
 from torch_ir.capture.ladder import ANY_CAUSE, Step
 from torch_ir.capture.state.frozen_state import with_state_checked
+from torch_ir.capture.state.input_questions import guard_by_code, input_questions
 from torch_ir.capture.state.shared_memory import refuse_shared_memory
 from torch_ir.errors import Cause, ExportError
 from torch_ir.ir import IR
@@ -28,7 +29,9 @@ from torch_ir.ir import IR
 FIXED = "recording with fixed inputs"
 RECORDING, STRICTLY = "recording", "torch.export in strict mode"
 EVERY_WAY = "torch.export of every path"
-_UNSEEN_IN_STRICT_MODE = frozenset((Cause.BUFFER_CHANGES_FORM, Cause.MEMORY_REPLACED, Cause.SEEDED))
+_UNSEEN_IN_STRICT_MODE = frozenset(
+    (Cause.BUFFER_CHANGES_FORM, Cause.MEMORY_REPLACED, Cause.INPUT_QUESTION, Cause.SEEDED)
+)
 
 
 class Request(NamedTuple):
@@ -89,7 +92,9 @@ def by_strict_torch_export(request: Request) -> IR:
     """Run `torch.export` in strict mode, which interprets the bytecode of forward; it may crash the process."""
     from torch_ir.capture.export.torch_export import export_to_ir
 
-    return export_to_ir(request.model, request.call, None, in_strict_mode=True)
+    ir = export_to_ir(request.model, request.call, None, in_strict_mode=True)
+    guard_by_code(request.model, ir, request.call)
+    return ir
 
 
 def by_recording(request: Request) -> IR:
@@ -138,7 +143,9 @@ def _step(
 
 
 def _unshared(request: Request, capture: Callable[[Request], IR]) -> IR:
-    """Capture a model; refuse a graph that separates memory which the model shares."""
-    ir = capture(request)
+    """Capture a model; refuse a graph that separates memory which it shares, and guard its questions about inputs."""
+    with input_questions() as questions:
+        ir = capture(request)
     refuse_shared_memory(request.model, ir)
+    questions.guard(ir, request.call)
     return ir

@@ -9,7 +9,7 @@ from torch_ir.ir.regroup.functions import calls_by_function, retell_origins
 
 _ASSERTIONS = (
     "aten._assert", "aten.sym_constrain_range", "aten._functional_assert", "aten._functional_sym_constrain_range",
-    "torch_ir.fixed_shape.", "torch_ir.fixed_value.",
+    "torch_ir.fixed_shape.", "torch_ir.fixed_value.", "torch_ir.fixed_attribute.",
 )  # fmt: skip
 
 

@@ -3,28 +3,59 @@
 torch_ir.decision.default(value=gt, assumed=True, place="model.py:12")
 torch_ir.fixed_shape.default(value=nonzero, shape=[5, 2], place="model.py:14")
 torch_ir.fixed_value.default(value=grid, expected=fixed_grid, place="grid")
+torch_ir.fixed_attribute.default(value=x, name="requires_grad", assumed=False, place="model.py:9")
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import nn
 from torch.fx.node import has_side_effect
 
 from torch_ir.errors import GuardError
+from torch_ir.ir import IR
+from torch_ir.ops.torch_internals import BASE, IS_PARAMETER, base_of, disabled_torch_function, gradient_of
 
 DECISION = "torch_ir.decision.default"
 FIXED_SHAPE = "torch_ir.fixed_shape.default"
 FIXED_VALUE = "torch_ir.fixed_value.default"
+FIXED_ATTRIBUTE = "torch_ir.fixed_attribute.default"
 OFFSET = " (storage_offset)"  # suffix of `IR.fixed_layout` if the line reads the storage offset
 
 _library: Any = torch.library.Library("torch_ir", "DEF")  # type: ignore[no-untyped-call]  # torch does not annotate it
 _library.define("decision(Tensor value, Scalar assumed, str place) -> ()")
 _library.define("fixed_shape(Tensor value, int[] shape, str place) -> ()")
 _library.define("fixed_value(Tensor value, Tensor expected, str place) -> ()")
+_library.define("fixed_attribute(Tensor value, str name, Scalar assumed, str place) -> ()")
 _MOST_SHOWN = 12  # elements of a tensor in a message
+
+# What Python can ask an input besides its shape, dtype, device and values: the name, and the answer as a number.
+ATTRIBUTES: dict[str, Callable[[torch.Tensor], bool | int]] = {
+    "requires_grad": lambda value: value.requires_grad,
+    "is_leaf": lambda value: value.is_leaf,
+    "grad_fn": lambda value: value.grad_fn is not None,
+    "grad": lambda value: gradient_of(value) is not None,
+    BASE: lambda value: base_of(value) is not None,
+    "is_inference": torch.Tensor.is_inference,
+    "is_conj": torch.Tensor.is_conj,
+    "is_neg": torch.Tensor.is_neg,
+    "is_shared": torch.Tensor.is_shared,
+    "is_pinned": lambda value: value.is_pinned(),
+    IS_PARAMETER: lambda value: isinstance(value, nn.Parameter),
+}
+_SHOWN = {
+    "grad_fn": "grad_fn is not None", "grad": "grad is not None", BASE: "its base is not None",
+    IS_PARAMETER: "isinstance(nn.Parameter)",
+}  # fmt: skip
+_HARMLESS = frozenset((
+    "__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__slots__", "__new__", "__init__",
+    "__init_subclass__", "__repr__", "__str__", "__format__", "__reduce__", "__reduce_ex__", "__setstate__",
+    "__deepcopy__", "__hash__", "__dir__", "__static_attributes__", "__firstlineno__",
+))  # fmt: skip
 
 
 @torch.library.impl(_library, "decision", "CompositeExplicitAutograd")
@@ -62,6 +93,59 @@ def _fixed_value(value: torch.Tensor, expected: torch.Tensor, place: str) -> Non
         raise GuardError(f"the graph is only for {place} = {values}; capture with fixed= for other values")
 
 
+@torch.library.impl(_library, "fixed_attribute", "CompositeExplicitAutograd")
+def _fixed_attribute(value: torch.Tensor, name: str, assumed: Any, place: str) -> None:
+    check_attribute("the input", value, name, assumed, place)
+
+
+def check_attribute(what: str, value: torch.Tensor, name: str, assumed: Any, place: str) -> None:
+    """Raise GuardError if an attribute of a tensor is not as at capture."""
+    ask = ATTRIBUTES.get(name)
+    if ask is None:
+        raise GuardError(f"the graph guards the attribute {name!r:.40} of {what}, which this version does not know")
+    if (found := ask(value)) != assumed:
+        raise GuardError(
+            f"{place or 'the model'} reads {_SHOWN.get(name, name)} of {what}: at capture it was {assumed}, now it is "
+            f"{found}; capture with such an input, or pass a plain tensor (x.detach().clone())",
+            place=place,
+        )
+
+
+def without_attribute_guards(ir: IR) -> IR:
+    """Return a graph without guards of attributes, for a format whose tensors have none of them."""
+    if not any(node.op_type == FIXED_ATTRIBUTE for node in ir.nodes):
+        return ir
+    ir = ir.clone()
+    for node in ir.nodes:
+        node.inputs = node.inputs if node.op_type != FIXED_ATTRIBUTE else ()
+    ir.nodes = [node for node in ir.nodes if node.op_type != FIXED_ATTRIBUTE]
+    return ir
+
+
+def is_users_class(kind: type[torch.Tensor]) -> bool:
+    """Whether a class of tensors is neither torch's nor has an inner form, which torch traces."""
+    if kind is torch.Tensor or kind is nn.Parameter:
+        return False
+    return not (kind.__module__.partition(".")[0] == "torch" or hasattr(kind, "__tensor_flatten__"))
+
+
+@lru_cache(maxsize=256)
+def overridden(kind: type[torch.Tensor]) -> str:
+    """Return what a subclass of Tensor changes in Python, such as `__torch_function__`; empty for torch's own classes.
+
+    The graph contains operators; the Python of such a class would run in eager mode, and not in the graph.
+    """
+    if not is_users_class(kind):
+        return ""
+    for each in kind.__mro__[: kind.__mro__.index(torch.Tensor)]:
+        if each is nn.Parameter:
+            continue
+        for name, value in vars(each).items():
+            if name not in _HARMLESS and hasattr(torch.Tensor, name) and value is not disabled_torch_function:
+                return name
+    return ""
+
+
 def _shown(tensor: torch.Tensor) -> str:
     return str(tensor.tolist()) if tensor.numel() <= _MOST_SHOWN else f"a tensor of shape {list(tensor.shape)}"
 
@@ -69,7 +153,8 @@ def _shown(tensor: torch.Tensor) -> str:
 decision: Any = torch.ops.torch_ir.decision.default
 fixed_shape: Any = torch.ops.torch_ir.fixed_shape.default
 fixed_value: Any = torch.ops.torch_ir.fixed_value.default
-for _operator in (decision, fixed_shape, fixed_value):
+fixed_attribute: Any = torch.ops.torch_ir.fixed_attribute.default
+for _operator in (decision, fixed_shape, fixed_value, fixed_attribute):
     # without values, there is nothing to guard; register_fake would look through every module of the process
     _library.impl(_operator, lambda *args: None, "Meta")
     has_side_effect(_operator)  # fx must keep it, though it has no users

@@ -181,6 +181,27 @@ def count_as_parameter(tensor: torch.Tensor, is_parameter: bool = True) -> None:
     tensor._is_param = is_parameter
 
 
+IS_PARAMETER = "_is_param"  # the attribute that it sets; 2.9 to 2.15
+BASE = "_base"  # the attribute with the tensor that a view is of; 2.9 to 2.15
+VERSION = "_version"  # the attribute that counts writes to a tensor; 2.9 to 2.15
+
+
+def has_forward_hooks(module: nn.Module) -> bool:
+    """Whether a module has hooks before or after forward (`_forward_hooks`, `_forward_pre_hooks`; 2.9 to 2.15)."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return `tensor.grad` without a warning for tensors that are not leaves (`_grad`; 2.9 to 2.15)."""
+    found: torch.Tensor | None = tensor._grad
+    return found
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the tensor that autograd knows this one as a view of (`_base`; 2.9 to 2.15)."""
+    return tensor._base
+
+
 def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors share storage (`torch._C._is_alias_of`; 2.9 to 2.15)."""
     return bool(torch._C._is_alias_of(one, other))  # type: ignore[attr-defined]  # missing in torch's stubs
@@ -245,6 +266,13 @@ TRANSFORMS = {
     "torch.func.jvp": (eager_transforms, "_jvp_increment_nesting"),
     "torch.func.functionalize": (eager_transforms, "_func_increment_nesting"),
 }
+
+
+def is_transforming() -> bool:
+    """Whether code runs in a transform of torch.func, or below a dispatch mode (private functions; 2.9 to 2.15)."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch._C._len_torch_dispatch_stack() > 0
+
+
 TENSOR_CHECK = (torch, "_check_tensor_all_with")  # raises unless all elements are true; 2.9 to 2.15
 DECORATOR_FILE = _contextlib.__file__  # code that `@torch.no_grad()` runs around a function; 2.9 to 2.15
 

@@ -123,19 +123,21 @@ def _masked_rows(value: torch.Tensor) -> torch.Tensor:
 
 def _scaled(value: torch.Tensor, sign: int) -> torch.Tensor:
     exponent = sign * _MAGNITUDES.get(value.dtype, _MAGNITUDE)
-    return value * 2.0**exponent if value.is_floating_point() else value
+    return value * 2.0**exponent if value.is_floating_point() or value.is_complex() else value
 
 
 def _tiny(value: torch.Tensor) -> torch.Tensor:
     """Return the values with subnormal numbers and zeros of both signs among them."""
-    if not value.is_floating_point():
+    if not (value.is_floating_point() or value.is_complex()):
         return value
     least = torch.finfo(value.dtype).smallest_normal
     return _sprinkled(value, (-0.0, least / 4, 0.0, -least / 2))
 
 
 def _sprinkled(value: torch.Tensor, numbers: tuple[float, ...]) -> torch.Tensor:
-    """Return the values with every fifth replaced by these numbers in turn, if they are floats."""
+    """Return floats with every fifth replaced by these numbers in turn; of complex numbers, every fifth part."""
+    if value.is_complex():
+        return torch.view_as_complex(_sprinkled(torch.view_as_real(value.resolve_conj()).contiguous(), numbers))
     if not value.is_floating_point():
         return value
     flat = value.flatten().clone()

@@ -16,7 +16,7 @@ from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.io_tree import rebuild
 from torch_ir.ir.regroup.functions import FUSED, inline_all, with_calls_open
 from torch_ir.ir.sizes.symbols import solve
-from torch_ir.ops.guards import OFFSET
+from torch_ir.ops.guards import FIXED_ATTRIBUTE, OFFSET, check_attribute, overridden
 from torch_ir.ops.neutral_state import NeutralState, reads_default_dtype
 from torch_ir.ops.prepare_run import check_operators, with_named_arguments
 from torch_ir.ops.pytree import values_of_call
@@ -328,6 +328,12 @@ def read_sizes(ir: IR, values: Sequence[Any]) -> Sizes:
         _check_input(tensor, value, sizes)
         if ir.fixed_layout and isinstance(value, torch.Tensor):
             _check_strides(ir, tensor, value, sizes)
+    for node in ir.nodes:
+        if node.op_type != FIXED_ATTRIBUTE:  # they are before all others
+            break
+        value = place.get(node["value"])
+        if isinstance(value, torch.Tensor):
+            check_attribute(f"input {node['value'].name!r}", value, node["name"], node["assumed"], node["place"])
     for text in ir.constraints:
         if not evaluate(text, sizes):
             known = ", ".join(f"{name} = {size}" for name, size in sizes.items())
@@ -343,6 +349,11 @@ def _check_input(tensor: TensorMeta, value: Any, sizes: Sizes) -> None:
             return
         kind = tensor.dtype if tensor.shape == () and isinstance(value, (int, float)) else "a tensor"
         raise ExecutionError(f"input {tensor.name!r} must be {kind}, not {type(value).__name__}")
+    if type(value) is not torch.Tensor and (changed := overridden(type(value))):
+        raise ExecutionError(
+            f"input {tensor.name!r} is a {type(value).__name__}, whose own {changed} a graph does not call; pass a "
+            "plain tensor: x.as_subclass(torch.Tensor)"
+        )
     expected = tuple(evaluate(dim, sizes) for dim in tensor.shape) if value.dim() == len(tensor.shape) else tensor.shape
     if tuple(value.shape) != expected:
         raise ExecutionError(

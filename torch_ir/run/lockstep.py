@@ -13,13 +13,14 @@ import torch
 
 from torch_ir.errors import ExecutionError, first_line
 from torch_ir.ir import IR, Expr, FunctionRef, OpNode, TensorMeta, evaluate
+from torch_ir.ir.sizes.symbols import Symbol, solve, symbols_by_tensor
 from torch_ir.ops.calling import keywords
 from torch_ir.ops.effects import is_collective
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.prepare_run import check_operators, present
 from torch_ir.ops.schema import Operator, find_operator
 from torch_ir.ops.torch_types import to_torch
-from torch_ir.run.compiled_plan import Sizes
+from torch_ir.run.compiled_plan import Sizes, given_sizes
 from torch_ir.run.executor import read_sizes
 from torch_ir.run.ranks import Rank
 from torch_ir.run.stored import Weight, loaded
@@ -58,22 +59,35 @@ def left_in_lockstep(ir: IR, inputs: Sequence[Any], weights: Mapping[str, Weight
         given[param] = [loaded(value) for value in values]
     sizes = read_sizes(ir, [given[tensor][0] for tensor in ir.graph_inputs])
     with NeutralState():
-        made = _Lockstep(ir.mesh, ranks, sizes).run(ir, given)
+        made = _Lockstep(ir.mesh, ranks, [dict(sizes) for _ in ranks]).run(ir, given)
     return [[values[at] for values in made] for at in range(len(ranks))]
 
 
 class _Lockstep:
-    """The values of all ranks, at the sizes of one run."""
+    """The values of all ranks, at the sizes of one run: those of the inputs, and on each rank those of its data."""
 
-    def __init__(self, mesh: Mapping[str, int], ranks: Sequence[Rank], sizes: Sizes) -> None:
+    def __init__(self, mesh: Mapping[str, int], ranks: Sequence[Rank], sizes: list[Sizes]) -> None:
         self.mesh, self.ranks, self.sizes = mesh, ranks, sizes
 
     def run(self, ir: IR, given: dict[TensorMeta, Values]) -> list[Values]:
         values = dict(given)
+        bound = symbols_by_tensor(ir.symbols.values())
         for node in ir.nodes:
             made = self._node(ir, node, {name: values[t] for name, t in zip(node.args, node.inputs, strict=True)})
             values.update(zip(node.outputs, made, strict=True))
+            for tensor in node.outputs:
+                for symbol in bound.get(tensor, ()):
+                    self._bind(symbol, tensor, values[tensor])
         return [values[tensor] for tensor in ir.returns.inputs]
+
+    def _bind(self, symbol: Symbol, tensor: TensorMeta, values: Values) -> None:
+        """Bind a size that depends on the data of each rank."""
+        expression = symbol.name if symbol.dim is None else tensor.shape[symbol.dim]
+        for sizes, value in zip(self.sizes, values, strict=True):
+            found = solve(expression, symbol.name, value if symbol.dim is None else value.shape[symbol.dim], sizes)
+            if found is None or not symbol.admits(found):
+                raise ExecutionError(f"{tensor.name!r} has a size that {symbol.name} cannot be: {symbol.range}")
+            sizes[symbol.name] = found
 
     def _node(self, ir: IR, node: OpNode, inputs: dict[str, Values]) -> list[Values]:
         operator = find_operator(node.op_type)
@@ -81,23 +95,27 @@ class _Lockstep:
             return [self._collective(node, next(iter(inputs.values())))]
         if operator is None and node.is_call:
             body = ir.functions[node.attrs["function"]]
-            return self.run(body, {tensor: inputs[tensor.name] for tensor in body.graph_inputs})
+            operands = [inputs[tensor.name] for tensor in body.graph_inputs]
+            inner = [given_sizes(body, [each[at] for each in operands], known) for at, known in enumerate(self.sizes)]
+            return _Lockstep(self.mesh, self.ranks, inner).run(
+                body, dict(zip(body.graph_inputs, operands, strict=True))
+            )
         if operator is None or any(isinstance(value, FunctionRef) for value in node.attrs.values()):
             raise ExecutionError(f"{node!r} cannot run in lockstep; run the ranks as processes")
         results = [
-            self._called(operator, node, {name: values[at] for name, values in inputs.items()})
+            self._called(operator, node, {name: values[at] for name, values in inputs.items()}, self.sizes[at])
             for at in range(len(self.ranks))
         ]
         return [list(values) for values in zip(*results, strict=True)]
 
-    def _called(self, operator: Operator, node: OpNode, inputs: dict[str, Any]) -> Any:
+    def _called(self, operator: Operator, node: OpNode, inputs: dict[str, Any], sizes: Sizes) -> Any:
+        def value(attribute: Any) -> Any:
+            return evaluate(attribute, sizes) if isinstance(attribute, Expr) else to_torch(attribute)
+
         try:
-            return present(operator(**keywords(inputs, node.attrs, self._value)))
+            return present(operator(**keywords(inputs, node.attrs, value)))
         except Exception as error:  # anything that an operator raises
             raise ExecutionError(f"{node!r}: {first_line(error)}") from error
-
-    def _value(self, value: Any) -> Any:
-        return evaluate(value, self.sizes) if isinstance(value, Expr) else to_torch(value)
 
     def _collective(self, node: OpNode, values: Values) -> Values:
         kind = node.op_type.split(".")[1]

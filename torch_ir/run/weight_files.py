@@ -26,6 +26,7 @@ from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.checks.limits import Budget
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_text import parse_json, read_text
+from torch_ir.ops.guards import overridden
 from torch_ir.ops.tensor_data import plain_tensors, to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 from torch_ir.run.gguf_file import for_keys, gguf_tensors
@@ -258,6 +259,12 @@ def weights_for(graphs: Iterable[IR], weights: Mapping[str, Any]) -> dict[str, A
     """Return weights as graphs name them: plain tensors, those of a GGUF file by key, stacks, numbers in JSON."""
     graphs = list(graphs)
     plain = plain_tensors(for_keys(weights, sorted(_keys(graphs))))
+    for key, value in plain.items():
+        if isinstance(value, torch.Tensor) and (changed := overridden(type(value))):
+            raise WeightLoadError(
+                f"{key!r} is a {type(value).__name__}, whose own {changed} a graph does not call; pass a plain tensor: "
+                "w.as_subclass(torch.Tensor)"
+            )
     for key in [key for key in plain if _STATE in key]:
         offset = _nested_offset(key, plain.pop(key))
         if offset is not None:

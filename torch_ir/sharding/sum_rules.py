@@ -97,14 +97,23 @@ def embedded(placed: PlacedNode) -> Local | None:
 
 
 def _own_rows(writer: Writer, inputs: dict[str, TensorMeta], placed: PlacedNode) -> list[TensorMeta]:
-    """Look up indices relative to the rank's first row, with zeros for rows of other ranks."""
+    """Look up indices relative to the rank's first row, with zeros for rows of other ranks.
+
+    An index outside of the whole table becomes -1, for which the operator raises on every rank, as it does in eager.
+    """
     table, indices = inputs["weight"], inputs["indices"]
+    outside = [
+        writer.add("aten.lt.Scalar", {"self": indices}, {"other": 0}),
+        writer.add("aten.ge.Scalar", {"self": indices}, {"other": placed.tensor("weight").shape[0]}),
+    ]
+    nowhere = writer.add("aten.logical_or.default", {"self": outside[0], "other": outside[1]}, {})
     first = writer.first_of(table.shape[0])
     own = writer.add("aten.sub.Tensor", {"self": indices, "other": first}, {"alpha": 1})
     below = writer.add("aten.lt.Scalar", {"self": own}, {"other": 0})
     above = writer.add("aten.ge.Scalar", {"self": own}, {"other": table.shape[0]})
     other = writer.add("aten.logical_or.default", {"self": below, "other": above}, {})
     safe = writer.add("aten.masked_fill.Scalar", {"self": own, "mask": other}, {"value": 0})
+    safe = writer.add("aten.masked_fill.Scalar", {"self": safe, "mask": nowhere}, {"value": -1})
     rows = writer.add(placed.node.op_type, {"weight": table, "indices": safe}, {**placed.node.attrs, "padding_idx": -1})
     mask = writer.add("aten.unsqueeze.default", {"self": other}, {"dim": -1})
     return [writer.add("aten.masked_fill.Scalar", {"self": rows, "mask": mask}, {"value": 0})]

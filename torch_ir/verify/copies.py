@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from torch_ir.ops.tensor_data import byte_range
 from torch_ir.ops.torch_internals import dense_memory_key, memory_key, pytree, storage_key
@@ -21,9 +22,16 @@ def copied(tree: _Tree) -> _Tree:
         storage = memory_key(tensor)
         ends[storage] = max(ends.get(storage, 0), byte_range(tensor)[1])
     storages: dict[int, torch.UntypedStorage] = {}
-    memo = {id(tensor): _copy(tensor, ends, storages).requires_grad_(tensor.requires_grad) for tensor in tensors}
+    memo = {id(tensor): _alike(_copy(tensor, ends, storages), tensor) for tensor in tensors}
     made: _Tree = pytree.tree_map_only(torch.Tensor, lambda tensor: memo[id(tensor)], tree)
     return made
+
+
+def _alike(copy: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy as a leaf with the same `requires_grad`, and as a parameter if the original is one."""
+    if type(tensor) is nn.Parameter:
+        return nn.Parameter(copy, tensor.requires_grad)
+    return copy.requires_grad_(tensor.requires_grad)
 
 
 def copied_apart(tree: Any, held: Container[int | None]) -> Any:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torch_ir.errors import ExecutionError, TorchIRError, first_line
-from torch_ir.ops.fast_paths import plain_attention, uncompiled
+from torch_ir.ops.fast_paths import masks_as_in_eager, plain_attention, uncompiled
 from torch_ir.ops.schema import bind, operator_name
 from torch_ir.ops.torch_internals import AutoDispatchBelowAutograd, TorchDispatchMode, pytree
 from torch_ir.run.seeding import seed_generators
@@ -83,6 +83,7 @@ def record(
         stack.enter_context(ModelState(model).restored())
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(torch.no_grad())
+        stack.enter_context(masks_as_in_eager(list(model.modules())))
         stack.enter_context(plain_attention())
         # record compiled code and control flow call by call; torch never again compiles what it skips here
         stack.enter_context(uncompiled())

@@ -12,7 +12,7 @@ from torch import nn
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR
-from torch_ir.ops.fast_paths import plain_attention
+from torch_ir.ops.fast_paths import masks_as_in_eager, plain_attention
 from torch_ir.ops.torch_internals import dense_memory_key
 from torch_ir.run.executor import flatten_call
 from torch_ir.run.seeding import seed_generators
@@ -37,7 +37,7 @@ class ReferenceRun:
         given, inputs = flatten_call(ir, *call), flatten_call(ir, *own)
         kept = model.state_dict(keep_vars=True).keys()
         seed_generators(0)
-        with torch.no_grad(), plain_attention():
+        with torch.no_grad(), masks_as_in_eager(list(model.modules())), plain_attention():
             output = model(*own[0], **own[1])
         after = _tensors_by_name(model, ir)
         changed = [name for name, tensor in tensors.items() if not before.is_as_before(tensor, after.get(name))]

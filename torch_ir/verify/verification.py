@@ -16,7 +16,7 @@ from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ops.neutral_state import neutral_steps
 from torch_ir.ops.prepare_run import check_operators
 from torch_ir.ops.torch_internals import pytree
-from torch_ir.run.executor import IRExecutor, Outcome, flatten_call
+from torch_ir.run.executor import IRExecutor, Outcome, flatten_call, read_sizes
 from torch_ir.run.seeding import seed_generators
 from torch_ir.run.stored import loaded
 from torch_ir.run.tolerances import compare
@@ -159,6 +159,7 @@ class _Sides:
     def on_given(self, call: Call) -> VerificationReport:
         """Compare on the given inputs."""
         try:
+            read_sizes(self.executor.ir, flatten_call(self.executor.ir, *call))  # a copy may not be as the original
             outcome = self._run(call)
         except GuardError as error:
             return _not_run(error)

@@ -33,6 +33,7 @@ from torch_ir.capture.program.program_to_ir import convert_exported_program
 from torch_ir.capture.quiet import quiet
 from torch_ir.capture.state.ambient_notes import AmbientNotes, ambient_notes
 from torch_ir.capture.state.assigned_buffers import assignments_written, drop_memos
+from torch_ir.capture.state.input_questions import inputs_noted, questions_noted
 from torch_ir.capture.state.layout_questions import LAYOUT, layout_questions
 from torch_ir.capture.state.side_effects import constants_kept, drop_failed_calls, left_as_it_was
 from torch_ir.capture.state.tensor_leaks import contained
@@ -101,6 +102,7 @@ def trace(
         if not in_strict_mode:
             stack.enter_context(export_in_this_thread())
             stack.enter_context(held_weights_followed(model))
+            stack.enter_context(inputs_noted(model))
             stack.enter_context(assignments_written(model))
             stack.enter_context(written_literals_forgotten())
         stack.enter_context(assigned_attributes_noted(model, in_strict_mode=in_strict_mode))
@@ -113,6 +115,7 @@ def trace(
         try:
             copies = stack.enter_context(nullcontext() if in_strict_mode else no_op_copies(torch_version))
             stack.enter_context(nullcontext() if in_strict_mode else DataAttribute())
+            stack.enter_context(nullcontext() if in_strict_mode else questions_noted())
             with torch.no_grad(), quiet(), recorded_decisions(dynamic_shapes) as decisions, questions as lines:
                 program = torch.export.export(
                     model, args, keywords, dynamic_shapes=dynamic_shapes, strict=in_strict_mode

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from torch_ir.capture.walk import own_attributes, walk
 from torch_ir.errors import Cause, ExportError, first_line
+from torch_ir.ops.guards import overridden
 from torch_ir.ops.torch_internals import buffer_table, parameter_table, pytree, script_type
 
 _NO_TENSOR = frozenset((type(None), bool, int, float, str, list, dict, set, tuple, OrderedDict))
@@ -82,6 +83,11 @@ def _held(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _refuse_tensor(name: str, tensor: torch.Tensor) -> None:
+    if changed := overridden(type(tensor)):
+        raise ExportError(
+            f"{name} is a {type(tensor).__name__}, a subclass of Tensor with its own {changed}, which a graph does not "
+            "call; capture with a plain tensor: x.as_subclass(torch.Tensor)"
+        )
     if tensor.is_quantized:
         raise ExportError(
             f"{name} is a quantised tensor ({tensor.dtype}), which cannot be traced; dequantise it, or quantise the "

@@ -19,6 +19,7 @@ from torch_ir.capture.naming.constant_keys import ConstantKeys
 from torch_ir.capture.naming.export_names import Names, functional_name, input_names, weight_name
 from torch_ir.capture.naming.running_modules import Scope
 from torch_ir.capture.program.functional_writes import Writes, without_writes
+from torch_ir.capture.state.input_questions import note_inputs
 from torch_ir.capture.walk import own_attributes, walk, weights
 from torch_ir.ir import IR, Branch, OpNode, Origin, Param, Slot, TensorMeta
 from torch_ir.ir.graph.node import copy_value
@@ -108,6 +109,8 @@ class Assembly:
         for name, leaf, form in zip(names, leaves, forms, strict=True):
             if type(leaf) in _PLAIN:
                 ghost = self.tape.given(leaf, form or form_of_input(leaf))
+                if type(leaf) is nn.Parameter:
+                    count_as_parameter(ghost)
                 replaced.append(self.recorder.given(leaf, ghost))
                 self._inputs.append((name, ghost.value, leaf))
             elif isinstance(leaf, _CONSTANTS):
@@ -115,6 +118,7 @@ class Assembly:
                 self._inputs.append((name, None, leaf))
             else:
                 raise NotCoveredError(f"input {name!r} is a {type(leaf).__name__}")
+        note_inputs(replaced)
         args, kwargs = pytree.tree_unflatten(replaced, self._in_spec)
         return args, kwargs
 

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from torch_ir.capture.state.input_questions import set_questions
 from torch_ir.errors import ConversionError, TorchIRError
 from torch_ir.ops.torch_internals import (
     FakeTensor,
@@ -200,3 +201,6 @@ class Ghost(torch.Tensor):
         raise NotCoveredError("the model reads the values of a tensor")
 
     tolist = numpy = __array__ = __dlpack__ = _values
+
+
+set_questions(Ghost)

@@ -41,6 +41,7 @@ from torch_ir.capture.record.placeholders import (
 )
 from torch_ir.capture.record.run_recorder import Recorder
 from torch_ir.capture.state.ambient_notes import ambient_notes
+from torch_ir.capture.state.input_questions import note_inputs, questions_noted
 from torch_ir.capture.state.side_effects import left_as_it_was
 from torch_ir.capture.state.tensor_leaks import Tensors, contained
 from torch_ir.capture.state.tensor_memory import refusal
@@ -182,7 +183,9 @@ def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) ->
         for name, leaf in zip(names, leaves, strict=True)
     }
     untracked.inputs = [tape.node_of(leaf) for leaf in leaves if _is_tensor(leaf)]
-    returned, out_spec = _taken_apart(recorder.run(args, kwargs))
+    note_inputs((args, kwargs))
+    with questions_noted():
+        returned, out_spec = _taken_apart(recorder.run(args, kwargs))
     if other := next((each.key for each in weights.values() if dense_memory_key(each.value) != memory[each.key]), None):
         raise refusal(f"of {other!r}")
     outputs = [tape.node_of(leaf) if _is_tensor(leaf) else leaf for leaf in returned]

@@ -44,7 +44,8 @@ class PositionReads:
     def varies(self, tensor: TensorMeta) -> bool:
         """Whether a tensor with one dimension of positions differs along it; raise GraphError if it is not a table.
 
-        All positions count: the factors of some models are 1 up to a position far behind the first.
+        All positions count: the factors of some models are 1 up to a position far behind the first. Without a limit,
+        the first 131,072 are compared.
         """
         tensor = self._root(tensor)
         if tensor not in self._varies:
@@ -54,7 +55,9 @@ class PositionReads:
                 rows = min(count, table.shape[axis])
                 if not torch.equal(self._values(tensor, count).narrow(axis, 0, rows), table.narrow(axis, 0, rows)):
                     raise GraphError(f"{tensor.name!r:.80} depends on the length of the prompt, not only on positions")
-            self._varies[tensor] = not torch.equal(table, table.narrow(axis, 0, 1).expand_as(table))
+            self._varies[tensor] = not _is_one_row(table, axis)
+            if not self._varies[tensor] and self.length is not None and self.length > table.shape[axis]:
+                self._varies[tensor] = not _is_one_row(self._values(tensor, self.length), axis)
         return self._varies[tensor]
 
     def _values(self, tensor: TensorMeta, count: int) -> torch.Tensor:
@@ -159,6 +162,11 @@ def uniform(g: Builder, kind: MaskKind, mask: TensorMeta) -> TensorMeta:
 
 def _full(g: Builder, value: float | bool, dtype: str, rank: int) -> TensorMeta:
     return g.op("aten.full.default", size=[1] * rank, fill_value=value, dtype=Dtype(dtype))
+
+
+def _is_one_row(table: torch.Tensor, axis: int) -> bool:
+    """Whether a table has the same row at all positions."""
+    return torch.equal(table, table.narrow(axis, 0, 1).expand_as(table))
 
 
 def _wide(tensor: TensorMeta) -> list[Dim]:

@@ -222,3 +222,19 @@ MISTRANSLATED: dict[str, tuple[Callable[[OpNode], bool], str]] = {
     "aten.avg_pool2d.default": (_ignores_divisor, "would ignore divisor_override"),
     "aten.avg_pool3d.default": (_ignores_divisor, "would ignore divisor_override"),
 }
+
+_COMPLEX_FILLS = ("aten.full.", "aten.ones.", "aten.zeros.", "aten.scalar_tensor.")
+
+
+def complex_problem(node: OpNode) -> str:
+    """Return what torch.onnx would write wrongly for a node that makes complex numbers; empty if nothing."""
+    kinds = {tensor.dtype for tensor in node.outputs if tensor.dtype.startswith("complex")}
+    if not kinds:
+        return ""
+    if node.op_type.startswith(_COMPLEX_FILLS):
+        return "would fill with numbers that are not complex"
+    if isinstance(node.attrs.get("alpha"), complex):
+        return "would ignore the imaginary part of alpha"
+    if "complex128" in kinds and any(isinstance(value, complex) for value in node.attrs.values()):
+        return "would write a complex number of single precision"
+    return ""

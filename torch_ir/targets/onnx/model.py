@@ -12,13 +12,14 @@ from torch_ir._version import __version__
 from torch_ir.analysis.memory.aliasing import counts_in_a_storage
 from torch_ir.errors import ConversionError, UnsupportedOperatorsError
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ops.guards import without_attribute_guards
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.passes.decompose.rewriting import rewritten
 from torch_ir.targets.node_summary import describe
 from torch_ir.targets.onnx.call_nodes import graph_with_calls, shape_of
-from torch_ir.targets.onnx.exact_operators import EXPORTED, MISTRANSLATED
+from torch_ir.targets.onnx.exact_operators import EXPORTED, MISTRANSLATED, complex_problem
 from torch_ir.targets.onnx.function_writer import FunctionWriter
 from torch_ir.targets.onnx.onnx_program import unsupported
 from torch_ir.targets.onnx.quantized_bias import with_separate_biases
@@ -31,6 +32,7 @@ _NOWHERE = "weights-that-are-not-bound-yet"  # a file name that a runtime report
 
 def onnx_model(ir: IR, opset: int, functions: str = "none") -> onnx_ir.Model:
     """Convert a graph, with each weight as an initialiser under its first key; only constants have values."""
+    ir = without_attribute_guards(ir)
     _refuse_places_in_storages(ir)
     _refuse_mistranslated(ir)
     ir = with_separate_biases(with_functions(rewritten(ir, EXPORTED), functions))
@@ -64,12 +66,14 @@ def _refuse_places_in_storages(ir: IR) -> None:
 
 def _refuse_mistranslated(ir: IR) -> None:
     """Raise ConversionError for nodes that torch's exporter would translate into another function."""
+    nodes = list(with_calls_inline(ir).all_nodes())
     found = [
         f"{describe(node)} {reason}"
-        for node in with_calls_inline(ir).all_nodes()
+        for node in nodes
         for matches, reason in [MISTRANSLATED.get(node.op_type, (None, ""))]
         if matches is not None and matches(node)
     ]
+    found += [f"{describe(node)} {reason}" for node in nodes if (reason := complex_problem(node))]
     if found:
         name, lines = ir.model_name or "the graph", "\n  ".join(found)
         raise ConversionError(f"{name} cannot be converted to ONNX: torch.onnx has no exact translation:\n  {lines}")

@@ -31,7 +31,7 @@ from torch_ir.targets.python.source_text import (
 )
 from torch_ir.targets.torch.fx_graph import is_default, shows, tuples
 
-_GUARDS = {f"torch_ir.{name}.default": name for name in ("decision", "fixed_shape", "fixed_value")}
+_GUARDS = {f"torch_ir.{name}.default": name for name in ("decision", "fixed_shape", "fixed_value", "fixed_attribute")}
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,18 @@ def fixed_value(value, expected, place):
     if not torch.equal(value, expected):
         raise ValueError(f"the model was captured for {place} = {expected.tolist()}, but here it is {value.tolist()}")
 ''',
+    "fixed_attribute": '''
+def fixed_attribute(value, name, assumed, place):
+    """Raise ValueError if an input is not the kind of tensor that the model was captured for."""
+    if name == "_is_param":
+        found = isinstance(value, torch.nn.Parameter)
+    else:
+        found = getattr(value, name)
+        found = found() if callable(found) and name.startswith("is_") else found
+        found = found if isinstance(found, (bool, int)) else found is not None
+    if found != assumed:
+        raise ValueError(f"{place}: the model was captured for an input with {name} {assumed}, but here it is {found}")
+''',
     "constant": '''
 def constant(raw, dtype, shape):
     """Return a tensor with these bytes."""

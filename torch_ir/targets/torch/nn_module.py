@@ -19,8 +19,10 @@ from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.pytree import slots_of_call
 from torch_ir.ops.tensor_data import plain_tensors, to_tensor
-from torch_ir.ops.torch_internals import module_table, submodule_at
+from torch_ir.ops.torch_internals import is_transforming, module_table, submodule_at
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
+from torch_ir.run.executor import read_sizes
+from torch_ir.run.overlapping_inputs import refuse_shared_memory
 from torch_ir.targets.torch.fx_graph import is_name, write_program
 
 _READY = "_ready_{}"
@@ -37,8 +39,10 @@ class ATenModule(nn.Module):
         early: Sequence[int],
         ready: int,
         program: fx.GraphModule,
+        checked: IR | None = None,
     ) -> None:
         super().__init__()
+        self._checked = checked  # the graph, if it is valid for some layouts only, or not for inputs that share memory
         self._tree = tree
         slots = [int(leaf) for _, leaf in leaves(tree) if isinstance(leaf, Slot)]
         self._places = sorted(range(len(slots)), key=slots.__getitem__)  # torch.compile of 2.11 does not trace Slots
@@ -54,6 +58,8 @@ class ATenModule(nn.Module):
         found = slots_of_call(self._tree, args, kwargs)
         values = [found[place][1] for place in self._places]
         weights = self._weights()
+        if self._checked is not None and not _is_traced():
+            _check_memory(self._checked, values, weights)
         return self._program(*values, *weights, *self._computed(weights))
 
     def _weights(self) -> list[Tensor]:
@@ -78,6 +84,18 @@ class ATenModule(nn.Module):
                     self.register_buffer(name, value, persistent=False)
 
 
+def _is_traced() -> bool:
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or is_transforming()
+
+
+def _check_memory(ir: IR, values: Sequence[Any], weights: Sequence[Tensor]) -> None:
+    """Raise ExecutionError for inputs with strides or shared memory for which the graph was not captured."""
+    if ir.fixed_layout:
+        read_sizes(ir, values)
+    if ir.mutations:
+        refuse_shared_memory(ir, [target for target, _ in ir.mutations], values, weights)
+
+
 def _settle(module: ATenModule, _: Any) -> None:
     module.settle()
 
@@ -95,6 +113,7 @@ def build(ir: IR, weights: Mapping[str, Tensor] | None) -> nn.Module:
         [index for index, tensor in enumerate(ir.params) if not read.isdisjoint(tensor.consumers)],
         len(ready),
         write_program(ir, every, [*ir.graph_inputs, *ir.params, *ready]),
+        ir if ir.fixed_layout or ir.mutations else None,
     )
     values = _without_values(ir) if weights is None else _fitted(ir, plain_tensors(weights))
     writes = any(map(writes_in_place, ir.all_nodes()))
