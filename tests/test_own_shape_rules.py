@@ -41,22 +41,27 @@ class Calls:
         return self.random.choice(DTYPES) if self.random.random() < 0.3 else self.random.choice(FLOATS)
 
     def shape(self, most: int = 4, least: int = 0) -> list[int]:
-        return [self.one_of(1, 2, 3, 4, 6, 8) for _ in range(self.random.randint(least, most))]
+        sizes = (0, 1, 2, 3, 4, 6, 8) if self.random.random() < 0.1 else (1, 2, 3, 4, 6, 8)
+        return [self.one_of(*sizes) for _ in range(self.random.randint(least, most))]
 
     def tensor(self, shape: list[int], dtype: torch.dtype = torch.float32) -> Ghost:
-        """A tensor: mostly new, else permuted, a part of a larger one, expanded, or with an odd stride."""
+        """A tensor: mostly new, else permuted, a part of a larger one, expanded, or with odd strides."""
         how = self.random.random()
-        made = torch.empty(shape, dtype=dtype, device="meta")
-        if shape and how > 0.7:
-            order = self.random.sample(range(len(shape)), len(shape))
-            inverse = sorted(range(len(shape)), key=order.__getitem__)
-            made = torch.empty([shape[at] for at in order], dtype=dtype, device="meta").permute(inverse)
-        if shape and how > 0.85:
-            at = self.random.randrange(len(shape))
-            larger = torch.empty([size + (index == at) for index, size in enumerate(shape)], dtype=dtype, device="meta")
-            made = larger.narrow(at, self.one_of(0, 1), shape[at])
-        if shape and how > 0.95:
-            made = torch.empty([1, *shape[1:]], dtype=dtype, device="meta").expand(shape)
+        rank = len(shape)
+        order = self.random.sample(range(rank), rank) if how > 0.6 else list(range(rank))
+        part = [self.one_of(0, 0, 1, 2) if 0.75 < how < 0.85 else 0 for _ in shape]
+        base = [1 if 0.85 < how < 0.9 and self.one_of(True, False) else size for size in shape]
+        made = torch.empty([base[at] + part[at] for at in order], dtype=dtype, device="meta")
+        made = made.permute(sorted(range(rank), key=order.__getitem__))
+        for at, more in enumerate(part):
+            made = made.narrow(at, self.random.randint(0, more), base[at])
+        made = made.expand(shape)
+        if how > 0.9:  # any stride for sizes of 1, or for all
+            strides = [
+                self.one_of(0, 1, 2, 3, 7, 100) if size == 1 or how > 0.97 else stride
+                for size, stride in zip(shape, made.stride(), strict=True)
+            ]
+            made = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
         return self.tape.given(made)
 
     def same(self, shape: list[int]) -> tuple[Any, ...]:
@@ -195,16 +200,38 @@ def matmul(call: Calls) -> tuple[Any, ...]:
     return one, call.tensor([*outer, inner, call.one_of(1, 5)], dtype)
 
 
+def heads(call: Calls, batch: int, count: int, length: int, width: int, dtype: torch.dtype) -> Ghost:
+    """A tensor of several heads, as models split one: of a projection, of a third of a larger one, or any."""
+    how = call.random.random()
+    if how < 0.4:
+        return call.tensor([batch, count, length, width], dtype)
+    whole = torch.empty([batch, length, call.one_of(1, 3) * count * width], dtype=dtype, device="meta")
+    return call.tape.given(whole[..., -count * width :].unflatten(-1, (count, width)).transpose(1, 2))
+
+
 def attention(call: Calls) -> tuple[Any, ...]:
     dtype = call.dtype()
-    batch, heads, length, width = (call.one_of(1, 2, 3, 4) for _ in range(4))
-    wide = call.one_of(width, width, 5)
-    keys = call.one_of(length, 6)
-    query = call.tensor([batch, heads, length, width], dtype)
-    key, value = (call.tensor([batch, heads, keys, size], dtype) for size in (width, wide))
-    shape = call.one_of([length, keys], [batch, 1, length, keys], [batch, heads, length, keys])
-    mask = call.maybe(call.tensor(shape, call.one_of(dtype, torch.bool)), 0.5)
-    return query, key, value, mask, call.one_of(0.0, 0.0, 0.1), mask is None and call.one_of(False, True)
+    batch, count, length, width = (call.one_of(1, 1, 2, 3, 4, 4, 2, 3, 0) for _ in range(4))
+    keys, wide = call.one_of(length, length, 6, 1), call.one_of(width, width, width, 5)
+    groups = call.one_of(count, count, count, 1, 2)
+    query = heads(call, batch, count, length, width, dtype)
+    key, value = (heads(call, batch, groups, keys, size, dtype) for size in (width, wide))
+    shape = call.one_of(
+        [length, keys], [1, keys], [batch, 1, length, keys], [batch, count, length, keys], [batch, 1, 1, keys],
+        [1, count, length, 1], [batch, length, keys],
+    )  # fmt: skip
+    mask = call.tensor(shape, call.one_of(dtype, torch.bool, torch.bool, torch.float32, torch.int64))
+    if call.one_of(True, False):
+        mask = call.tape.given(mask.form.fake().expand(*shape[:-2], length, keys))
+    mask = call.maybe(mask, 0.6)
+    drop = call.one_of(0.0, 0.0, 0.0, 0.1, 1.0)
+    return query, key, value, mask, drop, mask is None and call.one_of(False, True)
+
+
+def attention_options(call: Calls, query: Ghost, key: Ghost) -> dict[str, Any]:
+    is_grouped = query.shape[1] != key.shape[1] or call.one_of(True, False)
+    divides_by_zero = 0 in (query.shape[1], key.shape[1])  # in torch's own rule, which ends the process
+    return {"scale": call.one_of(None, 0.5), "enable_gqa": is_grouped and not divides_by_zero}
 
 
 def joined(call: Calls) -> tuple[Any, ...]:
@@ -295,28 +322,199 @@ def count_by(call: Calls) -> tuple[Any, ...]:
     return *count_from(call), call.one_of(1, 2, 3, -1)
 
 
+def products(call: Calls) -> tuple[Any, ...]:
+    dtype, outer, inner = call.dtype(), call.shape(most=1, least=1), call.one_of(1, 2, 3)
+    one, other = [call.one_of(1, 4), inner], [inner, call.one_of(1, 5)]
+    return tuple(call.tensor([*outer, *each], dtype) for each in (one, other))
+
+
+def product(call: Calls) -> tuple[Any, ...]:
+    one, other = products(call)
+    return tuple(call.tensor(list(each.shape[1:]), each.dtype) for each in (one, other))
+
+
+def sum_of_product(makes: Callable[[Calls], tuple[Any, ...]]) -> Callable[[Calls], tuple[Any, ...]]:
+    def make(call: Calls) -> tuple[Any, ...]:
+        one, other = makes(call)
+        shape = [*one.shape[:-1], other.shape[-1]]
+        shape = call.one_of(shape, shape[-1:], [1], [*shape[:-1], 1])
+        return call.tensor(shape, call.one_of(one.dtype, one.dtype, torch.float32)), one, other
+
+    return make
+
+
+def logical(call: Calls) -> tuple[Any, ...]:
+    kind = call.one_of(torch.bool, torch.bool, torch.int64, torch.float32)
+    return tuple(call.tensor(list(each.shape), call.one_of(kind, kind, torch.int64)) for each in call.pair())
+
+
+def chosen(call: Calls) -> tuple[Any, ...]:
+    one, other = call.pair()
+    condition = call.tensor(
+        call.one_of(list(one.shape), list(other.shape)), call.one_of(torch.bool, torch.bool, torch.uint8)
+    )
+    return condition, *call.one_of((one, other), (other, one))
+
+
+def chosen_or_number(call: Calls) -> tuple[Any, ...]:
+    condition, one, _ = chosen(call)
+    return condition, one, call.one_of(0, 0.5, True)
+
+
+def number_or_chosen(call: Calls) -> tuple[Any, ...]:
+    condition, one, number = chosen_or_number(call)
+    return condition, number, one
+
+
+def mask_filled(call: Calls) -> tuple[Any, ...]:
+    one, other = call.pair()
+    return one, call.tensor(list(other.shape), torch.bool), call.one_of(0, -1.5, True)
+
+
+def mask_filled_by_tensor(call: Calls) -> tuple[Any, ...]:
+    one, mask, _ = mask_filled(call)
+    return one, mask, call.tensor(call.one_of([], [], [1]), call.one_of(one.dtype, torch.float32))
+
+
+def best(call: Calls) -> tuple[Any, ...]:
+    shape = call.shape(least=1)
+    at = dimension(call, shape)
+    return *call.same(shape), call.one_of(0, 1, shape[at]), at
+
+
+def stacked(call: Calls) -> tuple[Any, ...]:
+    shape, dtype = call.shape(), call.dtype()
+    tensors = [call.tensor(shape, call.one_of(dtype, dtype, dtype, torch.float32)) for _ in range(call.one_of(1, 2))]
+    return tensors, dimension(call, [*shape, 1])
+
+
+def repeated(call: Calls) -> tuple[Any, ...]:
+    shape = call.shape()
+    return *call.same(shape), [call.one_of(0, 1, 1, 2, 3) for _ in range(len(shape) + call.one_of(0, 0, 1))]
+
+
+def repeated_elements(call: Calls) -> tuple[Any, ...]:
+    shape = call.shape(least=1)
+    return *call.same(shape), call.one_of(0, 1, 2, 3), call.one_of(None, dimension(call, shape))
+
+
+def padded(call: Calls) -> tuple[Any, ...]:
+    shape = call.shape(least=1)
+    sizes = [call.one_of(0, 0, 1, 2, -1) for _ in range(2 * call.random.randint(1, len(shape)))]
+    return *call.same(shape), sizes, call.one_of("constant", "constant", "reflect"), call.one_of(None, 0.0)
+
+
+def reshaped_as(call: Calls) -> tuple[Any, ...]:
+    tensor, shape = reshaped(call)
+    return tensor, call.tensor([abs(size) for size in shape], call.dtype())
+
+
+def indexed(call: Calls) -> tuple[Any, ...]:
+    shape = call.shape(least=1)
+    common = call.shape(most=3)
+    kind = call.one_of(torch.int64, torch.int64, torch.int64, torch.int32, torch.bool)
+    indices = [
+        call.tensor([call.one_of(size, size, 1) for size in common][call.one_of(0, 0, 1) :], kind) for _ in shape
+    ]
+    chosen = [call.maybe(each, 0.6) for each in indices[: call.random.randint(1, len(shape))]]
+    return *call.same(shape), chosen if any(each is not None for each in chosen) else indices[:1]
+
+
+def rows(call: Calls) -> tuple[Any, ...]:
+    index = call.tensor(call.one_of([3], [1], []), call.one_of(torch.int64, torch.int32))
+    return *with_dimension(call), index
+
+
+def created(call: Calls) -> tuple[Any, ...]:
+    return (call.shape(),)
+
+
+def created_full(call: Calls) -> tuple[Any, ...]:
+    return call.shape(), call.one_of(True, 2, 0.5)
+
+
+def created_like(call: Calls) -> tuple[Any, ...]:
+    return *unary(call), call.shape()
+
+
+def created_full_like(call: Calls) -> tuple[Any, ...]:
+    return *unary(call), call.shape(), call.one_of(True, 2, 0.5)
+
+
+def filled(call: Calls) -> tuple[Any, ...]:
+    return *unary(call), call.one_of(True, 2, 0.5)
+
+
+def cast_on_cpu(call: Calls) -> tuple[Any, ...]:
+    return *unary(call), torch.device("cpu"), call.dtype(), False, call.one_of(False, False, True)
+
+
+def cast_as(call: Calls) -> tuple[Any, ...]:
+    return *unary(call), *unary(call)
+
+
+def asserted(call: Calls) -> tuple[Any, ...]:
+    (tensor,) = unary(call)
+    return tensor, None, None, call.one_of(None, tensor.dtype, tensor.dtype)
+
+
+def where_to(call: Calls, with_dtype: bool = True) -> dict[str, Any]:
+    """Keywords of operators that create tensors."""
+    dtype = {"dtype": call.one_of(None, *DTYPES)} if with_dtype else {}
+    return {**dtype, "layout": call.one_of(None, torch.strided), "device": torch.device("cpu"), "pin_memory": False}
+
+
 MAKERS: dict[str, Callable[[Calls], tuple[Any, ...]]] = {
     "conv1d": convolution(1), "conv2d": convolution(2), "conv3d": convolution(3), "linear": linear,
     "max_pool2d": max_pooled, "avg_pool2d": average_pooled, "adaptive_avg_pool2d": adaptive, "batch_norm": batch_norm,
     "layer_norm": layer_norm, "group_norm": group_norm, "softmax": softmax, "dropout": dropout,
     "embedding": embedding, "gather": gather, "matmul": matmul, "scaled_dot_product_attention": attention,
-    "cat": joined, "mean": mean,
+    "bmm": products, "mm": product, "addmm": sum_of_product(product), "baddbmm": sum_of_product(products),
+    "cat": joined, "stack": stacked, "mean": mean, "sum": mean, "cumsum": with_dimension, "argmax": with_dimension,
+    "argmin": with_dimension, "topk": best, "sort": with_dimension, "repeat": repeated,
+    "repeat_interleave": repeated_elements, "pad": padded, "index": indexed, "index_select": rows,
     "expand": expanded, "permute": permuted, "select": selected, "slice": sliced, "split": split, "chunk": split,
     "split_with_sizes": split_sizes, "squeeze": with_dimension, "unsqueeze": with_dimension, "unbind": with_dimension,
     "transpose": swapped, "t": square_of, "flatten": flat, "reshape": reshaped, "view": reshaped,
-    "unflatten": unflattened, "to": cast, "pow": power, "clamp": clamped, "clamp_min": floor, "add": binary,
-    "sub": binary, "mul": binary, "div": binary, "add_": binary, "mul_": binary,
+    "reshape_as": reshaped_as, "expand_as": Calls.pair, "unflatten": unflattened, "pow": power, "clamp": clamped,
+    "clamp_min": floor, "clamp_max": floor, "add": binary, "sub": binary, "mul": binary, "div": binary, "add_": binary,
+    "mul_": binary, "rsub": floor, "maximum": Calls.pair, "minimum": Calls.pair, "logical_and": logical,
+    "logical_or": logical, "zeros": created, "ones": created, "full": created_full, "new_zeros": created_like,
+    "new_ones": created_like, "new_empty": created_like, "new_full": created_full_like, "full_like": filled,
+    "type_as": cast_as, "_assert_tensor_metadata": asserted,
 }  # fmt: skip
+OVERLOADS: dict[str, Callable[[Calls], tuple[Any, ...]]] = {
+    "where.self": chosen, "where.ScalarOther": chosen_or_number, "where.ScalarSelf": number_or_chosen,
+    "masked_fill.Scalar": mask_filled, "masked_fill.Tensor": mask_filled_by_tensor,
+    "to.dtype": cast, "to.device": cast_on_cpu, "to.dtype_layout": unary,
+}  # fmt: skip
+CREATING = ("zeros", "ones", "full", "zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones")
+CREATING += ("new_empty", "new_full", "to.dtype_layout")
+BITWISE = ("bitwise_and", "bitwise_or", "__and__", "__or__")
 RANGES = {"default": count_up, "start": count_from, "start_step": count_by}
 
 
 def arguments(func: Any, call: Calls) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    packet, overload = str(func).split(".")[1:]
+    packet, overload = str(func).removeprefix("aten.").rsplit(".", 1)
     if packet == "arange":
         return RANGES[overload](call), {"dtype": call.one_of(None, *DTYPES), "device": torch.device("cpu")}
     if packet in ("eq", "ne", "lt", "le", "gt", "ge"):
         return (comparison(call) if overload == "Scalar" else call.pair()), {}
-    return MAKERS.get(packet, unary)(call), {}
+    if packet in BITWISE:
+        one, other = logical(call)
+        return (one, call.one_of(1, True) if overload == "Scalar" else other), {}
+    if packet == "bitwise_not":
+        return (call.tensor(call.shape(), call.one_of(torch.bool, torch.int64)),), {}
+    args = (OVERLOADS.get(f"{packet}.{overload}") or MAKERS.get(packet, unary))(call)
+    if packet in CREATING or f"{packet}.{overload}" in CREATING:
+        return args, where_to(call)
+    if packet in ("sum", "cumsum"):
+        return args, {"dtype": call.one_of(None, None, *DTYPES)}
+    if packet == "scaled_dot_product_attention":
+        return args, attention_options(call, *args[:2])
+    if packet == "_assert_tensor_metadata":
+        return args, call.one_of({}, {"device": torch.device("cpu"), "layout": torch.strided})
+    return args, {}
 
 
 def described(rule: Rule) -> Any:
@@ -368,7 +566,8 @@ def _in_numbers(func: Any, args: Any, kwargs: Any) -> tuple[dict[str, Made], dic
     for name, value in bind(func, args, kwargs).items():
         ghosts = {name: value} if isinstance(value, Ghost) else {}
         if isinstance(value, (list, tuple)) and _ghosts(value):
-            ghosts = {f"{name}.{index}": item for index, item in enumerate(value)}
+            ghosts = {f"{name}.{index}": item for index, item in enumerate(value) if item is not None}
+            attrs |= {f"{name}.{index}": None for index, item in enumerate(value) if item is None}
         tensors |= {each: (tuple(t.shape), dtype_name(t.dtype), t.stride()) for each, t in ghosts.items()}
         attrs |= {} if ghosts else {name: mapped(value, to_name)}
     return tensors, attrs
