@@ -6,6 +6,6 @@ few lines compute shape, dtype and strides. A rule is valid for the tensors that
 are left to torch. Tests compare each rule with fake tensors, over dtypes, shapes and strides.
 """
 
-from torch_ir.ops.own_shape_rules.table import RULES, call_on_meta
+from torch_ir.ops.own_shape_rules.shape_rule_table import RULES, call_on_meta
 
 __all__ = ["RULES", "call_on_meta"]

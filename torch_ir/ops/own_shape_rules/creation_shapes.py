@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from torch_ir.ops.own_shape_rules.accepted import CPU, DTYPES, Sizes, new, require
-from torch_ir.ops.own_shape_rules.pointwise import like
+from torch_ir.ops.own_shape_rules.accepted_tensors import CPU, DTYPES, FLOATS, Sizes, new, require
+from torch_ir.ops.own_shape_rules.pointwise_shapes import like
 
 _aten = torch.ops.aten
 
@@ -24,6 +24,12 @@ def zeros(
     _on_cpu(layout, device, pin_memory)
     require(min(size, default=0) >= 0)
     return new(size, _known(dtype or torch.get_default_dtype()))
+
+
+def random(size: Sizes, *, dtype: Any = None, **where: Any) -> torch.Tensor:
+    """`rand` and `randn`."""
+    require(dtype is None or dtype in FLOATS)
+    return zeros(size, dtype=dtype, **where)
 
 
 def full(size: Sizes, fill_value: Any, *, dtype: Any = None, **where: Any) -> torch.Tensor:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from torch_ir.ops.own_shape_rules.accepted import DTYPES, FLOATS, Sizes, filled, floats, index_of, new, require
-from torch_ir.ops.own_shape_rules.pointwise import like
+from torch_ir.ops.own_shape_rules.accepted_tensors import DTYPES, FLOATS, Sizes, filled, floats, index_of, new, require
+from torch_ir.ops.own_shape_rules.pointwise_shapes import like
 
 
 def total(input: torch.Tensor, dim: Sizes | None, keepdim: bool = False, *, dtype: Any = None) -> torch.Tensor:
@@ -15,6 +15,21 @@ def total(input: torch.Tensor, dim: Sizes | None, keepdim: bool = False, *, dtyp
     made = dtype or (input.dtype if input.dtype in FLOATS else torch.int64)
     require(made in DTYPES)
     return new(_kept(input, dim, keepdim), made)
+
+
+def whole_total(input: torch.Tensor, *, dtype: Any = None) -> torch.Tensor:
+    """A sum of all elements."""
+    made = dtype or (input.dtype if input.dtype in FLOATS else torch.int64)
+    require(made in DTYPES)
+    return new((), made)
+
+
+def norm(
+    input: torch.Tensor, order: Any = 2, dim: Sizes | None = None, keepdim: bool = False, *, dtype: Any = None
+) -> torch.Tensor:
+    """`linalg_vector_norm`."""
+    require(order in (1, 2))
+    return mean(input, dim, keepdim, dtype=dtype)
 
 
 def mean(input: torch.Tensor, dim: Sizes | None, keepdim: bool = False, *, dtype: Any = None) -> torch.Tensor:

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
-from torch_ir.ops.own_shape_rules.accepted import INTEGERS, Sizes, filled, index_of, new, require
-from torch_ir.ops.own_shape_rules.pointwise import broadcast_shape
-from torch_ir.ops.own_shape_rules.strides import elementwise_stride, row_major_stride, viewed_stride
+from torch_ir.ops.own_shape_rules.accepted_tensors import INTEGERS, Sizes, filled, index_of, new, require, row_major
+from torch_ir.ops.own_shape_rules.pointwise_shapes import binary, broadcast_shape, like
+from torch_ir.ops.own_shape_rules.result_strides import elementwise_stride, row_major_stride, viewed_stride
+
+_aten = torch.ops.aten
 
 
 def view(tensor: torch.Tensor, size: Sizes) -> torch.Tensor:
@@ -101,9 +103,10 @@ def repeat_elements(
     tensor: torch.Tensor, repeats: int, dim: int | None = None, *, output_size: int | None = None
 ) -> torch.Tensor:
     """`repeat_interleave`: each element several times, in one dimension."""
-    require(dim is not None and output_size is None and repeats > 0)
+    require(dim is not None and repeats > 0)
     filled(tensor)
     at = index_of(dim or 0, tensor.dim())
+    require(output_size in (None, tensor.shape[at] * repeats))
     return new((*tensor.shape[:at], tensor.shape[at] * repeats, *tensor.shape[at + 1 :]), tensor.dtype)
 
 
@@ -158,3 +161,70 @@ def index(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch
     sizes = [*(tensor.shape[at] for at in before), *shape, *(tensor.shape[at] for at in after)]
     steps = [*(tensor.stride(at) for at in before), *[0] * len(shape), *(tensor.stride(at) for at in after)]
     return new(sizes, tensor.dtype, elementwise_stride(new(sizes, tensor.dtype, steps)))
+
+
+def put_index(
+    tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    """`index_put`: a copy with other elements at indices."""
+    return _copied(tensor, index(tensor, indices), values, may_expand=True)
+
+
+def put_slice(
+    tensor: torch.Tensor,
+    part: torch.Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> torch.Tensor:
+    """`slice_scatter`: a copy with another part."""
+    return _copied(tensor, _aten.slice.Tensor(tensor, dim, start, end, step), part)
+
+
+def put_element(tensor: torch.Tensor, part: torch.Tensor, dim: int, index: int) -> torch.Tensor:
+    """`select_scatter`: a copy with another part."""
+    return _copied(tensor, _aten.select.int(tensor, dim, index), part)
+
+
+def _copied(tensor: torch.Tensor, part: torch.Tensor, values: torch.Tensor, may_expand: bool = False) -> torch.Tensor:
+    row_major(tensor)
+    filled(tensor, part)
+    found = broadcast_shape(part.shape, values.shape) if may_expand else list(values.shape)
+    require(values.dtype == tensor.dtype and found == list(part.shape))
+    return new(tensor.shape, tensor.dtype)
+
+
+def flip(tensor: torch.Tensor, dims: Sizes) -> torch.Tensor:
+    """Elements in reverse."""
+    require(len({index_of(dim, tensor.dim()) for dim in dims}) == len(dims) > 0)
+    return like(tensor)
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """`lift_fresh_copy`."""
+    row_major(tensor)
+    return new(tensor.shape, tensor.dtype)
+
+
+def triangle(tensor: torch.Tensor, diagonal: int = 0) -> torch.Tensor:
+    """`tril` and `triu`."""
+    require(tensor.dim() > 1)
+    row_major(tensor)
+    return new(tensor.shape, tensor.dtype)
+
+
+def differences(
+    tensor: torch.Tensor,
+    n: int = 1,
+    dim: int = -1,
+    prepend: torch.Tensor | None = None,
+    append: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`diff` of neighbours: a difference of two parts."""
+    tensors = [each for each in (prepend, tensor, append) if each is not None]
+    whole = cat(tensors, dim) if len(tensors) > 1 else tensor
+    at = index_of(dim, whole.dim())
+    require(n == 1 and whole.shape[at] > 1)
+    count = whole.shape[at] - 1
+    return binary(whole.narrow(at, 1, count), whole.narrow(at, 0, count))

@@ -6,9 +6,18 @@ from typing import Any
 
 import torch
 
-from torch_ir.ops.own_shape_rules.accepted import FLOATS, Sizes, filled, floats, index_of, new, require, row_major
-from torch_ir.ops.own_shape_rules.pointwise import broadcast_shape, like
-from torch_ir.ops.own_shape_rules.strides import is_row_major
+from torch_ir.ops.own_shape_rules.accepted_tensors import (
+    FLOATS,
+    Sizes,
+    filled,
+    floats,
+    index_of,
+    new,
+    require,
+    row_major,
+)
+from torch_ir.ops.own_shape_rules.pointwise_shapes import broadcast_shape, like
+from torch_ir.ops.own_shape_rules.result_strides import is_row_major
 from torch_ir.ops.torch_internals import DROPOUT_COPIES, DispatchKey, call_kernel
 
 _FLASH_ATTENTION = int(torch.nn.attention.SDPBackend.FLASH_ATTENTION.value)
@@ -59,18 +68,39 @@ def convolution(
     dilation: Sizes = (1,),
     groups: int = 1,
 ) -> torch.Tensor:
-    """Windows; the channels of the input are not its innermost dimension."""
+    """Windows; channels that are the innermost dimension of the input are that of the result."""
     floats(input, weight, bias)
     row_major(weight, bias)
     count = input.dim() - 2
-    require(is_row_major(input) or count == 1 or (count > 1 and input.stride(1) > max(input.stride()[2:])))
+    is_last = count == 2 and input.is_contiguous(memory_format=torch.channels_last) and min(input.shape[1:]) > 1
+    is_first = is_row_major(input) or (count > 1 and input.stride(1) > max(input.stride()[2:]))
+    is_first |= count == 1 and min(input.shape[1:]) > 1
+    require(is_last or is_first)
     require(weight.dim() == input.dim() and input.shape[1] == weight.shape[1] * groups)
     require(weight.shape[0] % groups == 0 and (bias is None or bias.shape == weight.shape[:1]))
     options = [_each(option, count) for option in (stride, padding, dilation)]
     windows = zip(input.shape[2:], weight.shape[2:], *options, strict=True)
     sizes = [_windows(size, window, every, around, step) for size, window, every, around, step in windows]
     require(min((*input.shape, *weight.shape)) > 0)
-    return new((input.shape[0], weight.shape[0], *sizes), input.dtype)
+    made = new((input.shape[0], weight.shape[0], *sizes), input.dtype)
+    return made.to(memory_format=torch.channels_last) if is_last else made
+
+
+def padded_convolution(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Sizes = (1,),
+    padding: str = "valid",
+    dilation: Sizes = (1,),
+    groups: int = 1,
+) -> torch.Tensor:
+    """Without padding, or with as much as keeps the sizes."""
+    made = convolution(input, weight, bias, stride, (0,), dilation, groups)
+    if padding == "valid":
+        return made
+    require(padding == "same" and set(stride) == {1} and is_row_major(input))
+    return new((*made.shape[:2], *input.shape[2:]), input.dtype)
 
 
 def _each(option: Sizes, count: int) -> list[int]:

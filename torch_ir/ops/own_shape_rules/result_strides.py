@@ -37,6 +37,11 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
+def is_ordered(tensor: torch.Tensor) -> bool:
+    """Whether the strides alone order the dimensions: all of them differ, and no size is 0 or 1."""
+    return min(tensor.shape, default=2) > 1 and len({0, *tensor.stride()}) == tensor.dim() + 1
+
+
 def elementwise_stride(*tensors: torch.Tensor) -> list[int]:
     """Return the strides of an element-wise result of tensors of one shape: the order of dimensions is kept.
 

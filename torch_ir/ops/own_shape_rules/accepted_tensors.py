@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from torch_ir.ops.own_shape_rules.strides import is_row_major
+from torch_ir.ops.own_shape_rules.result_strides import is_row_major
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 FLOATS = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))

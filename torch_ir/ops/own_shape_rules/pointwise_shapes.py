@@ -6,8 +6,18 @@ from typing import Any
 
 import torch
 
-from torch_ir.ops.own_shape_rules.accepted import DTYPES, FLOATS, INTEGERS, Sizes, filled, floats, new, require
-from torch_ir.ops.own_shape_rules.strides import elementwise_stride, is_dense, is_row_major
+from torch_ir.ops.own_shape_rules.accepted_tensors import (
+    DTYPES,
+    FLOATS,
+    INTEGERS,
+    Sizes,
+    filled,
+    floats,
+    new,
+    require,
+    row_major,
+)
+from torch_ir.ops.own_shape_rules.result_strides import elementwise_stride, is_dense, is_ordered, is_row_major
 
 _CAST = frozenset((torch.float16, torch.bfloat16))  # computed in float32
 
@@ -26,9 +36,22 @@ def unary(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 
 
 def unary_in_steps(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """Several steps, as in `gelu`: of a tensor with gaps or shared elements, each may change the strides."""
+    """Several steps, as in `gelu`: unless all of them find the same order, each may change the strides."""
     floats(tensor)
-    require(is_dense(tensor) or is_row_major(tensor))
+    return _in_steps(tensor)
+
+
+def clamped(tensor: torch.Tensor, *bounds: Any) -> torch.Tensor:
+    """`clamp` and others, by numbers of the kind of the elements."""
+    require(
+        tensor.dtype in FLOATS or (tensor.dtype in INTEGERS and not any(isinstance(each, float) for each in bounds))
+    )
+    require(any(each is not None for each in bounds))
+    return _in_steps(tensor)
+
+
+def _in_steps(tensor: torch.Tensor) -> torch.Tensor:
+    require(is_dense(tensor) or is_row_major(tensor) or is_ordered(tensor))
     return like(tensor)
 
 
@@ -40,7 +63,7 @@ def unary_in_place(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 
 
 def negation(tensor: torch.Tensor) -> torch.Tensor:
-    """`neg`."""
+    """`neg` and `abs`, also of integers."""
     require(tensor.dtype != torch.bool)
     return like(tensor)
 
@@ -70,9 +93,19 @@ def reversed_difference(one: torch.Tensor, other: Any, alpha: Any = 1) -> torch.
 
 
 def quotient(one: torch.Tensor, other: Any) -> torch.Tensor:
-    """A quotient of floating-point numbers."""
+    """A quotient, which is a floating-point number."""
     dtype = torch.result_type(one, other)
-    require(dtype in FLOATS)
+    if dtype not in FLOATS:
+        row_major(one, *(each for each in [other] if isinstance(each, torch.Tensor)))
+        dtype = torch.get_default_dtype()
+    return broadcast(dtype, one, other)
+
+
+def whole_quotient(one: torch.Tensor, other: Any) -> torch.Tensor:
+    """`floor_divide` of integers."""
+    dtype = torch.result_type(one, other)
+    require(dtype in INTEGERS and (isinstance(other, torch.Tensor) or other != 0))
+    row_major(one, *(each for each in [other] if isinstance(each, torch.Tensor)))
     return broadcast(dtype, one, other)
 
 
