@@ -34,6 +34,9 @@ class Calls:
         return [self.one_of(*sizes) for _ in range(self.random.randint(least, most))]
 
     def tensor(self, shape: list[int], dtype: torch.dtype = torch.float32) -> Ghost:
+        return self.tape.given(self.meta(shape, dtype))
+
+    def meta(self, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
         """A tensor: mostly new, else permuted, a part of a larger one, expanded, or with odd strides."""
         how = self.random.random()
         rank = len(shape)
@@ -51,7 +54,7 @@ class Calls:
                 for size, stride in zip(shape, made.stride(), strict=True)
             ]
             made = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
-        return self.tape.given(made)
+        return made
 
     def same(self, shape: list[int]) -> tuple[Any, ...]:
         return (self.tensor(shape, self.dtype()),)
@@ -210,10 +213,10 @@ def attention(call: Calls) -> tuple[Any, ...]:
         [length, keys], [1, keys], [batch, 1, length, keys], [batch, count, length, keys], [batch, 1, 1, keys],
         [1, count, length, 1], [batch, length, keys],
     )  # fmt: skip
-    mask = call.tensor(shape, call.one_of(dtype, torch.bool, torch.bool, torch.float32, torch.int64))
+    found = call.meta(shape, call.one_of(dtype, torch.bool, torch.bool, torch.float32, torch.int64))
     if call.one_of(True, False):
-        mask = call.tape.given(mask.form.fake().expand(*shape[:-2], length, keys))
-    mask = call.maybe(mask, 0.6)
+        found = found.expand(*shape[:-2], length, keys)
+    mask = call.maybe(call.tape.given(found), 0.6)
     drop = call.one_of(0.0, 0.0, 0.0, 0.1, 1.0)
     return query, key, value, mask, drop, mask is None and call.one_of(False, True)
 

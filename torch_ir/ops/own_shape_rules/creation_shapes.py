@@ -10,8 +10,6 @@ import torch
 from torch_ir.ops.own_shape_rules.accepted_tensors import CPU, DTYPES, FLOATS, Sizes, new, require
 from torch_ir.ops.own_shape_rules.pointwise_shapes import like
 
-_aten = torch.ops.aten
-
 
 def _on_cpu(layout: Any, device: Any, pin_memory: Any) -> None:
     require(layout in (None, torch.strided) and device in (None, CPU) and not pin_memory)
@@ -80,18 +78,18 @@ def numbers(
     return new((ceil((end - start) / step),), dtype or torch.int64)
 
 
-def to_device(
-    tensor: torch.Tensor,
-    device: Any,
-    dtype: Any,
-    non_blocking: bool = False,
-    copy: bool = False,
-    memory_format: Any = None,
+def to_dtype(
+    tensor: torch.Tensor, dtype: Any, non_blocking: bool = False, copy: bool = False, memory_format: Any = None
 ) -> torch.Tensor:
+    """A cast, or the tensor itself."""
+    require(dtype in DTYPES and memory_format in (None, torch.preserve_format))
+    return tensor if dtype == tensor.dtype and not copy else like(tensor, dtype)
+
+
+def to_device(tensor: torch.Tensor, device: Any, dtype: Any, *how: Any) -> torch.Tensor:
     """A cast; the device is always the cpu."""
     require(device == CPU)
-    made: torch.Tensor = _aten.to.dtype(tensor, _known(dtype), non_blocking, copy, memory_format)
-    return made
+    return to_dtype(tensor, dtype, *how)
 
 
 def to_layout(
@@ -107,12 +105,12 @@ def to_layout(
 ) -> torch.Tensor:
     """A cast, whose other options change nothing."""
     _on_cpu(layout, device, pin_memory)
-    return to_device(tensor, CPU, dtype or tensor.dtype, non_blocking, copy, memory_format)
+    return to_dtype(tensor, dtype or tensor.dtype, non_blocking, copy, memory_format)
 
 
 def to_dtype_of(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """`type_as`."""
-    return to_device(tensor, CPU, other.dtype)
+    return to_dtype(tensor, other.dtype)
 
 
 def assertion(

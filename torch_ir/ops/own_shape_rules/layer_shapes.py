@@ -72,7 +72,7 @@ def convolution(
     floats(input, weight, bias)
     row_major(weight, bias)
     count = input.dim() - 2
-    is_last = count == 2 and input.is_contiguous(memory_format=torch.channels_last) and min(input.shape[1:]) > 1
+    is_last = count == 2 and _has_channels_last(input)
     is_first = is_row_major(input) or (count > 1 and input.stride(1) > max(input.stride()[2:]))
     is_first |= count == 1 and min(input.shape[1:]) > 1
     require(is_last or is_first)
@@ -84,6 +84,13 @@ def convolution(
     require(min((*input.shape, *weight.shape)) > 0)
     made = new((input.shape[0], weight.shape[0], *sizes), input.dtype)
     return made.to(memory_format=torch.channels_last) if is_last else made
+
+
+def _has_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether four dimensions are laid out with the channels innermost, and not row-major as well."""
+    channels, height, width = tensor.shape[1:]
+    strides = (channels * height * width, 1, width * channels, channels)
+    return tensor.stride() == strides and min(channels, height, width) > 1
 
 
 def padded_convolution(
@@ -184,6 +191,7 @@ def layer_norm(
     """Over the last dimensions; another order than row-major is copied."""
     floats(input, weight, bias)
     require(is_row_major(input) or not input.is_contiguous())
+    row_major(weight, bias)
     filled(input)
     require(tuple(shape) == input.shape[-len(shape) :] and len(shape) > 0)
     require(all(each is None or each.shape == tuple(shape) for each in (weight, bias)))

@@ -10,7 +10,7 @@ import torch
 
 from torch_ir.ops.own_shape_rules.accepted_tensors import INTEGERS, Sizes, filled, index_of, new, require, row_major
 from torch_ir.ops.own_shape_rules.pointwise_shapes import binary, broadcast_shape, like
-from torch_ir.ops.own_shape_rules.result_strides import elementwise_stride, row_major_stride, viewed_stride
+from torch_ir.ops.own_shape_rules.result_strides import elementwise_stride, is_dense, row_major_stride, viewed_stride
 
 _aten = torch.ops.aten
 
@@ -62,11 +62,23 @@ def _inferred(tensor: torch.Tensor, size: Sizes) -> list[int]:
 
 
 def _viewed(tensor: torch.Tensor, sizes: list[int], may_copy: bool) -> torch.Tensor:
+    try:
+        tensor.view(sizes)
+    except RuntimeError:  # not with these strides
+        require(may_copy)
+        return new(sizes, tensor.dtype, viewed_stride(tensor.shape, row_major_stride(tensor.shape), sizes))
     strides = viewed_stride(tensor.shape, tensor.stride(), sizes)
-    if strides is not None:
-        return tensor.as_strided(sizes, strides)
-    require(may_copy)
-    return new(sizes, tensor.dtype, viewed_stride(tensor.shape, row_major_stride(tensor.shape), sizes))
+    require(strides is not None)
+    return tensor.as_strided(sizes, strides or ())
+
+
+def clone(tensor: torch.Tensor, *, memory_format: Any = None) -> torch.Tensor:
+    """A copy, row-major or with the strides of the tensor."""
+    if memory_format == torch.contiguous_format:
+        return new(tensor.shape, tensor.dtype)
+    require(memory_format in (None, torch.preserve_format))
+    filled(tensor)
+    return new(tensor.shape, tensor.dtype, tensor.stride()) if tensor.dim() > 1 and is_dense(tensor) else like(tensor)
 
 
 def cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
@@ -120,7 +132,7 @@ def select_rows(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Te
 
 def pad(tensor: torch.Tensor, pad: Sizes, mode: str = "constant", value: float | None = None) -> torch.Tensor:
     """A tensor between constants."""
-    require(mode == "constant" and len(pad) % 2 == 0 and len(pad) <= 2 * tensor.dim() and any(pad))
+    require(mode == "constant" and len(pad) % 2 == 0 and len(pad) <= 2 * tensor.dim() and any(pad) and min(pad) >= 0)
     filled(tensor)
     sizes = list(tensor.shape)
     for place in range(len(pad) // 2):
@@ -154,7 +166,7 @@ def index(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch
     require(len(found) > 0 and len(indices) <= tensor.dim() and all(each.dtype in INTEGERS for each in given))
     filled(tensor)
     shape = broadcast_shape(*(each.shape for each in given))
-    require(len(shape) > 0)
+    require(all(each.dim() > 0 for each in given))
     start = found[0] if found == list(range(found[0], found[-1] + 1)) else 0
     rest = [at for at in range(tensor.dim()) if at not in found]
     before, after = rest[:start], rest[start:]
@@ -189,6 +201,7 @@ def put_element(tensor: torch.Tensor, part: torch.Tensor, dim: int, index: int) 
 
 def _copied(tensor: torch.Tensor, part: torch.Tensor, values: torch.Tensor, may_expand: bool = False) -> torch.Tensor:
     row_major(tensor)
+    require(tensor.storage_offset() == 0)  # the copy would have the same
     filled(tensor, part)
     found = broadcast_shape(part.shape, values.shape) if may_expand else list(values.shape)
     require(values.dtype == tensor.dtype and found == list(part.shape))

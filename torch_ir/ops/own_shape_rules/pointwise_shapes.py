@@ -63,9 +63,14 @@ def unary_in_place(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 
 
 def negation(tensor: torch.Tensor) -> torch.Tensor:
-    """`neg` and `abs`, also of integers."""
+    """`neg`, also of integers."""
     require(tensor.dtype != torch.bool)
     return like(tensor)
+
+
+def magnitude(tensor: torch.Tensor) -> torch.Tensor:
+    """`abs`, also of integers."""
+    return negation(tensor) if tensor.dtype in INTEGERS else unary(tensor)
 
 
 def inversion(tensor: torch.Tensor) -> torch.Tensor:
@@ -74,9 +79,17 @@ def inversion(tensor: torch.Tensor) -> torch.Tensor:
     return like(tensor)
 
 
-def truth(tensor: torch.Tensor) -> torch.Tensor:
-    """`logical_not`."""
+def opposite(tensor: torch.Tensor) -> torch.Tensor:
+    """`logical_not`; other numbers are cast."""
+    require(tensor.dtype == torch.bool or is_row_major(tensor))
     return like(tensor, torch.bool)
+
+
+def logical(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """`logical_and` and `logical_or`; other numbers are cast."""
+    if not one.dtype == other.dtype == torch.bool:
+        row_major(one, other)
+    return broadcast(torch.bool, one, other)
 
 
 def binary(one: torch.Tensor, other: Any, *, alpha: Any = 1) -> torch.Tensor:
@@ -145,7 +158,8 @@ def masked_fill(tensor: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.T
     """`masked_fill` with a number, or with a tensor of one element: a selection, copied to row-major order."""
     require(mask.dtype == torch.bool and (not isinstance(value, torch.Tensor) or value.dim() == 0))
     require(torch.result_type(tensor, value) == tensor.dtype)
-    made = _selected(tensor.dtype, mask, value, tensor)
+    values = (value, tensor) if isinstance(value, torch.Tensor) else (tensor,)
+    made = _selected(tensor.dtype, mask, *values)
     require(made.shape == tensor.shape)
     return made.contiguous()
 

@@ -20,9 +20,9 @@ from torch_ir.ops.torch_internals import OpOverload
 _aten = torch.ops.aten
 # On tensors without memory, their kernels in C++ need none of torch's rules in Python.
 VIEWS = (
-    _aten.alias.default, _aten.chunk.default, _aten.clone.default, _aten.contiguous.default, _aten.detach.default,
+    _aten.alias.default, _aten.chunk.default, _aten.contiguous.default, _aten.detach.default,
     _aten.expand.default, _aten.expand_as.default, _aten.permute.default, _aten.select.int, _aten.slice.Tensor,
-    _aten.split.Tensor, _aten.split_with_sizes.default, _aten.squeeze.dim, _aten.t.default, _aten.to.dtype,
+    _aten.split.Tensor, _aten.split_with_sizes.default, _aten.squeeze.dim, _aten.t.default,
     _aten.transpose.int, _aten.unbind.int, _aten.unsqueeze.default,
 )  # fmt: skip
 _UNARY = (
@@ -56,11 +56,12 @@ RULES: dict[OpOverload, Callable[..., Any]] = {
     **dict.fromkeys(_UNARY_IN_STEPS, pointwise_shapes.unary_in_steps),
     **dict.fromkeys((_aten.clamp.default, _aten.clamp_max.default, _aten.clamp_min.default), pointwise_shapes.clamped),
     **dict.fromkeys(_IN_PLACE, pointwise_shapes.unary_in_place),
-    **dict.fromkeys((_aten.neg.default, _aten.abs.default), pointwise_shapes.negation),
+    _aten.neg.default: pointwise_shapes.negation,
+    _aten.abs.default: pointwise_shapes.magnitude,
     _aten.bitwise_not.default: pointwise_shapes.inversion,
-    _aten.logical_not.default: pointwise_shapes.truth,
+    _aten.logical_not.default: pointwise_shapes.opposite,
     **dict.fromkeys(_COMPARISONS, pointwise_shapes.comparison),
-    **dict.fromkeys((_aten.logical_and.default, _aten.logical_or.default), pointwise_shapes.comparison),
+    **dict.fromkeys((_aten.logical_and.default, _aten.logical_or.default), pointwise_shapes.logical),
     **dict.fromkeys(_BITWISE, pointwise_shapes.bitwise),
     **dict.fromkeys((_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor), pointwise_shapes.binary),
     _aten.rsub.Scalar: pointwise_shapes.reversed_difference,
@@ -103,6 +104,7 @@ RULES: dict[OpOverload, Callable[..., Any]] = {
     _aten.reshape_as.default: moved_shapes.reshape_as,
     _aten.flatten.using_ints: moved_shapes.flatten,
     _aten.unflatten.int: moved_shapes.unflatten,
+    _aten.clone.default: moved_shapes.clone,
     _aten.cat.default: moved_shapes.cat,
     _aten.stack.default: moved_shapes.stack,
     _aten.repeat.default: moved_shapes.repeat,
@@ -132,6 +134,7 @@ RULES: dict[OpOverload, Callable[..., Any]] = {
     ),
     _aten.full_like.default: creation_shapes.full_like,
     **dict.fromkeys((_aten.arange.default, _aten.arange.start, _aten.arange.start_step), creation_shapes.numbers),
+    _aten.to.dtype: creation_shapes.to_dtype,
     _aten.to.device: creation_shapes.to_device,
     _aten.to.dtype_layout: creation_shapes.to_layout,
     _aten.type_as.default: creation_shapes.to_dtype_of,
