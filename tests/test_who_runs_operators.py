@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch_ir
+from torch_ir.ops.own_shape_rules.shape_rule_table import RULES, VIEWS
+from torch_ir.ops.safe_shape_calls import is_safe_in_process
 
 HOUSE = Path(torch_ir.__file__).parent
 # Folders whose commands read a file without running it; code that is not listed may not run an operator.
@@ -152,8 +154,10 @@ def test_the_weights_of_a_checkpoint_are_compared_without_values() -> None:
 
 def test_only_folding_has_values() -> None:
     """Shape inference creates its own tensors, on meta or as fakes."""
-    for name in ("analysis/shapes/shape_rules.py", "ops/own_shape_rules.py", "analysis/shapes/onednn_shapes.py"):
-        tree = ast.parse((HOUSE / name).read_text())
+    own = [*(HOUSE / "ops" / "own_shape_rules").glob("*.py")]
+    assert len(own) > 5
+    for name in (HOUSE / "analysis/shapes/shape_rules.py", *own, HOUSE / "analysis/shapes/onednn_shapes.py"):
+        tree = ast.parse(name.read_text())
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         assert not names & {"to_tensor", "from_tensor", "TensorData"}, name
     constants = (HOUSE / "analysis" / "values" / "constants.py").read_text()
@@ -168,3 +172,14 @@ def test_shape_rules_run_in_this_process_by_a_list() -> None:
     users = {name for name, source in _reading().items() if "call_rule" in source.imports}
     assert users == {"analysis/shapes/inference.py", "analysis/shapes/shape_worker.py"}
     assert "if is_safe_in_process(operator, shapes, attrs)" in (HOUSE / "analysis/shapes/inference.py").read_text()
+
+
+def test_own_rules_call_only_kernels_of_views() -> None:
+    """They run in this process for every operator; the operators that they call are on the list of safe ones."""
+    folder = HOUSE / "ops" / "own_shape_rules"
+    nodes = [node for path in folder.glob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    called = {_named(node.func) for node in nodes if isinstance(node, ast.Call)}
+    assert {name for name in called if "aten" in name} == {"_aten.slice.Tensor", "_aten.select.int"}
+    views = {func for func, rule in RULES.items() if func is rule}
+    assert views == set(VIEWS)
+    assert [str(func) for func in views if not is_safe_in_process(func, [], {})] == []

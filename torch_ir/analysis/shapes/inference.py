@@ -200,8 +200,11 @@ def _rule_result(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mappi
     shapes = [shape for shape, _, _ in tensors.values()]
     if not may_call_rule(operator, shapes, {dtype for _, dtype, _ in tensors.values()}, attrs):
         return ""
+    made = own_rule(operator, tensors, attrs)  # it calls none of torch's rules but those of views
+    if made is not None:
+        return made
     if is_safe_in_process(operator, shapes, attrs):
-        return own_rule(operator, tensors, attrs) or call_rule(operator, tensors, attrs)
+        return call_rule(operator, tensors, attrs)
     return WORKER.call_rule(operator, tensors, attrs)
 
 

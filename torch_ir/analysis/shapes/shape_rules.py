@@ -50,7 +50,8 @@ def own_rule(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[s
             made = call_on_meta(operator, (tensor.dtype for tensor in given.values()), places, values)
     except Exception:  # torch's rule will raise it again, if it is an error in the call
         return None
-    return [_described(tensor) for tensor in (made if isinstance(made, (list, tuple)) else [made])]
+    several = made if isinstance(made, (list, tuple)) else [] if made is None else [made]
+    return [_described(tensor) for tensor in several]
 
 
 def _taken(values: dict[str, Any], argument: Argument) -> Any:
