@@ -1,4 +1,4 @@
-"""Adversarial graphs in which two sizes multiply: calls and operators, functions and weights, paths and levels, ranks."""
+"""Adversarial graphs in which two sizes multiply: calls and operators, functions and weights, paths and levels."""
 
 import struct
 
@@ -57,7 +57,9 @@ def spread_constants(n: int) -> IR:
 
     def constant(index: int) -> TensorMeta:
         data = TensorData((2,), "float32", struct.pack("<2f", index, 1))
-        return TensorMeta(f"k{index}", (2,), "float32", stride=(1 << 18,), param=Param((f"k{index}",), "constant", data))
+        return TensorMeta(
+            f"k{index}", (2,), "float32", stride=(1 << 18,), param=Param((f"k{index}",), "constant", data)
+        )
 
     params = [constant(index) for index in range(n)]
     nodes = chain(x, n, lambda i, t: add(f"y{i}", t, params[i]))
