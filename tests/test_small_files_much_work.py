@@ -11,16 +11,21 @@ from tests.adversarial.shapes import SHAPES
 from tests.graphs import chain, tensor, weight
 from torch_ir import (
     IR,
+    Cluster,
     ConversionError,
     GraphError,
     Limits,
     OpNode,
+    PlanError,
     SerializationError,
     Symbol,
+    Target,
     TensorMeta,
     cost,
     cost_report,
+    find_plan,
     liveness,
+    optimize,
     to_python,
     validate_ir,
 )
@@ -122,6 +127,8 @@ def operators_in_calls(count: int) -> IR:
         (caches, kv_cache, 3000),
         (operators_in_calls, operator_uses, 1000),
         (operators_in_calls, lambda ir: cost(ir).by_op(), 1000),
+        (SHAPES["weights"], lambda ir: Target("none").lower(ir).missing, 500),
+        (SHAPES["sizes between"], lambda ir: optimize(ir, passes=["fuse-elementwise"]), 400),
     ],
 )
 def test_four_times_the_size_takes_about_four_times_the_time(
@@ -373,3 +380,9 @@ def test_constants_that_their_strides_spread_are_not_laid_out(tmp_path: Path) ->
     with pytest.raises(ConversionError, match="constants of 2400 bytes have strides that spread them over 314574000 "):
         to_python(ir)
     assert to_python(SHAPES["spread constants"](3))
+
+
+def test_functions_in_more_and_more_modules_are_not_planned() -> None:
+    """A plan is searched in each module that calls a function: twice as many at each level."""
+    with pytest.raises(PlanError, match="the functions of the graph are called in too many modules to be planned in e"):
+        find_plan(SHAPES["module tower"](600), Cluster(4, 1e9))

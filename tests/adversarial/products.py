@@ -155,7 +155,39 @@ def growing_island(n: int) -> IR:
     return IR([*nodes, joined], [x], [joined.output, last.output])
 
 
+def sizes_between(n: int) -> IR:
+    """Pairs of operators that could be fused, if the first did not decide a size on which all later nodes depend."""
+    x = tensor("x", 4)
+    nodes, symbols, last = [], [], x
+    for index in range(max(1, n // 4)):
+        first = op_node(f"a{index}", "relu.default", [last], (4,))
+        found = op_node(f"b{index}", "nonzero.default", [first.output], (f"u{index}", 1))
+        found.output.dtype = "int64"
+        second = op_node(f"c{index}", "sin.default", [first.output], (4,))
+        summed = op_node(f"d{index}", "cumsum.default", [second.output], (4,), dim=0, dtype=None)
+        nodes += [first, found, second, summed]
+        symbols.append(Symbol(f"u{index}", 0, None, found.output, 0))
+        last = summed.output
+    return IR(nodes, [x], [last, *(node.output for node in nodes[1::4])], symbols=symbols)
+
+
+def module_tower(n: int) -> IR:
+    """Functions that call the next one twice, in different modules, and n operators in all: 2^12 modules."""
+    levels = 12
+    function = _body()
+    for level in range(levels):
+        x, name = tensor("x", 2, 3), f"f{level}"
+        calls = [call("first", name, x)]
+        calls.append(call("second", name, calls[0].output))
+        for node, letter in zip(calls, "ab", strict=True):
+            node.origin = Origin(f"{letter}{level}", 0, "Part")
+        rest = chain(calls[1].output, max(1, n // levels), unary)
+        function = IR([*calls, *rest], [x], [rest[-1].output], functions={name: function})
+    return function
+
+
 PRODUCTS = (
     long_paths, long_path_tower, many_ranks, spread_constants, no_operands, operators_in_calls, modules_in_calls,
     functions_and_weights, functions_and_sizes, many_lists, one_contraction, one_module, growing_island,
+    sizes_between, module_tower,
 )  # fmt: skip

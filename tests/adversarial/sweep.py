@@ -13,7 +13,7 @@ from tests.adversarial.verbs import ALL
 
 _ROOT = Path(__file__).resolve().parents[2]
 # Shapes whose time depends on the number of inlined nodes, which has a limit.
-INLINED = ("wide tower", "operators in calls", "modules in calls", "long path tower")
+INLINED = ("wide tower", "operators in calls", "modules in calls", "long path tower", "module tower")
 SIZE = 600  # nodes of the larger graph
 Cells = Sequence[tuple[str, str]]
 
