@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -168,8 +169,8 @@ def _run(words: list[str], folder: Path, temporary: str, stderr: int, change: Ca
         os.dup2(stderr, 2)
         os.dup2(os.open(os.devnull, os.O_RDWR), 1)
         sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         change()
         status = main(words)
         sys.stderr.flush()
@@ -191,6 +192,13 @@ def fill_disk() -> None:
     """Let stdout be a file on a full disk."""
     os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
     sys.stdout = os.fdopen(1, "w", closefd=False)
+
+
+def limit_files() -> None:
+    """Let no file have more than 300 bytes, as if the disk were full; an error fits."""
+    sys.dont_write_bytecode = True  # Python would keep the first 300 bytes of a module
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
 def signal_after(seconds: float, number: signal.Signals) -> None:

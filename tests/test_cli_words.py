@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,21 @@ def test_a_file_that_is_no_model(here: Path, capsys: pytest.CaptureFixture[str])
     assert "mlp.json is a graph file already" in failure(capsys, "extract", "mlp.json")
     Path("notes.txt").write_text("hello")
     assert "notes.txt is not a model; write it as net.py:Net" in failure(capsys, "extract", "notes.txt")
+
+
+@pytest.mark.parametrize(("place", "byte"), [(6, 1), (8, 99), (60, 255)])
+def test_a_damaged_archive_that_is_no_model(
+    place: int, byte: int, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Encrypted, of an unknown compression, or with a wrong checksum."""
+    with zipfile.ZipFile("weights.pt", "w") as archive:
+        archive.writestr("weights/data.pkl", b"data" * 100)
+    data = bytearray(Path("weights.pt").read_bytes())
+    data[place] = byte
+    if place < 10:  # once more in the directory of the archive
+        data[data.index(b"PK\x01\x02") + place + 2] = byte
+    Path("weights.pt").write_bytes(data)
+    assert "weights.pt is a zip archive that cannot be read, not a model" in failure(capsys, "extract", "weights.pt")
 
 
 def test_the_side_file_of_onnx_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ What a command writes to files is complete all the same, and nothing but one lin
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from tests.every_verb import (
     close_stdout,
     fill_disk,
     forked,
+    limit_files,
     output_of,
     prepare,
     signal_after,
@@ -37,7 +39,11 @@ from torch_ir.errors import ClosedPipeError
 FAST = ["info", "lower"]  # in a separate process, where the interpreter itself exits
 QUICK = [name for name in COMMANDS if name not in SLOW]
 ALL = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
-SIGNALS = {signal.SIGTERM: (143, -signal.SIGTERM), signal.SIGINT: (130,)}
+SIGNALS = {  # with the statuses that a command may have
+    signal.SIGTERM: (143, -signal.SIGTERM),
+    signal.SIGHUP: (129, -signal.SIGHUP),
+    signal.SIGINT: (130,),
+}
 READ: dict[str, Callable[[Path], object]] = {"calibrate": load_device, "plan": load_plan}  # JSON that is not a graph
 FULL = "torch-ir: error: cannot write to stdout: No space left on device\n"
 
@@ -113,22 +119,50 @@ def test_every_command_without_stdout(name: str, folder: Path) -> None:
     check_output(name, folder)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_is_ended_by_a_signal_or_a_full_disk(name: str, folder: Path) -> None:
+    """One signal of the three: the slow test below tries them all. Then every file may have 300 bytes only."""
+    chance = random.Random(name)
+    number = chance.choice(list(SIGNALS))
+    _check_signal(name, number, folder, chance.uniform(0.01, 0.2))
+    _remove(output_of(name, folder))
+    ended = forked(name, folder, limit_files)
+    assert ended.left == []
+    if ended.status:
+        assert ended.status == 1
+        assert re.fullmatch(r"torch-ir: error: cannot write \S.*: .*File too large.*\n", ended.stderr), ended.stderr
+    else:
+        assert ended.stderr == ""
+        check_output(name, folder)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_ended_by_a_signal(name: str, number: signal.Signals, folder: Path) -> None:
     """At any time: it prints nothing, leaves no temporary file, and its output is complete or was not changed."""
-    if (output := output_of(name, folder)) is not None:
-        shutil.rmtree(output) if output.is_dir() else output.unlink(missing_ok=True)
+    _remove(output_of(name, folder))
     chance, started = random.Random(f"{name}/{number}"), time.monotonic()
     assert forked(name, folder, lambda: None) == Ended(0, "", [])
     lasted = time.monotonic() - started
     for _ in range(4):
-        ended = forked(name, folder, partial(signal_after, chance.uniform(0.01, lasted), number))
-        assert ended.status in (0, *SIGNALS[number])
-        assert ended[1:] == ("", [])
+        _check_signal(name, number, folder, chance.uniform(0.01, lasted))
+
+
+def _check_signal(name: str, number: signal.Signals, folder: Path, seconds: float) -> None:
+    """Send a signal to a command; it prints nothing and leaves no part of a file."""
+    ended = forked(name, folder, partial(signal_after, seconds, number))
+    assert ended.status in (0, *SIGNALS[number])
+    assert ended[1:] == ("", [])
+    if (output := output_of(name, folder)) is not None and output.exists():
         check_output(name, folder)
+
+
+def _remove(output: Path | None) -> None:
+    if output is not None and output.exists():
+        shutil.rmtree(output) if output.is_dir() else output.unlink()
 
 
 @pytest.mark.parametrize("verb", FAST)

@@ -1,5 +1,6 @@
 """What the explorer shows beside nodes: values of runtimes, the text form, generated Python, lines of the source."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,15 @@ def test_only_python_below_the_folder_is_read(tmp_path: Path) -> None:
     assert source_lines(named("/somewhere/else/net.py:2"), inside) == {"/somewhere/else/net.py:2": "y = relu(x)"}
     for source in ("../secret.py:1", f"{outside}:1", "link.py:1", "notes.txt:1", "net.py:9", "net.py:0", "net.py", ""):
         assert source_lines(named(source), inside) == {}, source
+
+
+def test_sources_that_no_file_can_have_are_left_out(tmp_path: Path) -> None:
+    """Names that are too long, numbers of thousands of digits, and paths of thousands of steps, which took seconds."""
+    (tmp_path / "net.py").write_text("first\n")
+    for source in ("a" * 300 + ".py:1", f"net.py:{'1' * 5000}", "/".join("a" * 2000) + "/net.py:1", "a\0.py:1"):
+        start = time.process_time()
+        assert source_lines(named(source), tmp_path) == {}
+        assert time.process_time() - start < 1
 
 
 def test_statements_are_found_by_the_names_that_they_assign() -> None:

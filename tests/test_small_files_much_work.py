@@ -7,26 +7,38 @@ from pathlib import Path
 
 import pytest
 
+from tests.adversarial.shapes import SHAPES
 from tests.graphs import chain, tensor, weight
 from torch_ir import (
     IR,
+    Cluster,
+    ConversionError,
     GraphError,
     Limits,
     OpNode,
+    PlanError,
     SerializationError,
     Symbol,
+    Target,
     TensorMeta,
     cost,
     cost_report,
+    find_plan,
     liveness,
+    optimize,
+    to_python,
     validate_ir,
 )
 from torch_ir.analysis import Bank, kv_cache, plan_memory, schedule
+from torch_ir.analysis.cost_model import node_costs
 from torch_ir.analysis.cost_model.links import Link, Network
+from torch_ir.analysis.dependencies import partition
 from torch_ir.analysis.dependencies.operators_used import operator_uses
+from torch_ir.analysis.dependencies.partition import islands
 from torch_ir.analysis.memory.aliasing import counts_in_a_storage, home_of, memory_of
 from torch_ir.analysis.shapes import open_sizes
 from torch_ir.analysis.shapes.inference import wrong_shapes
+from torch_ir.analysis.values.constants import Constants
 from torch_ir.ir import FunctionRef, Origin
 from torch_ir.ir.json.json_text import uncollected
 from torch_ir.simulators import to_chakra
@@ -115,6 +127,9 @@ def operators_in_calls(count: int) -> IR:
         (contraction_of_many, cost, 2000),
         (caches, kv_cache, 3000),
         (operators_in_calls, operator_uses, 1000),
+        (operators_in_calls, lambda ir: cost(ir).by_op(), 1000),
+        (SHAPES["weights"], lambda ir: Target("none").lower(ir).missing, 500),
+        (SHAPES["sizes between"], lambda ir: optimize(ir, passes=["fuse-elementwise"]), 400),
     ],
 )
 def test_four_times_the_size_takes_about_four_times_the_time(
@@ -294,3 +309,82 @@ def test_a_squeeze_without_outputs_can_be_specialised() -> None:
     node = OpNode("y", "aten.squeeze.dim", [x], [], {"dim": 0}, args=["self"])
     ir = IR([node], [x], [x], symbols=[Symbol("s", 1, 9, tensor=x, dim=0)])
     assert ir.specialize(s=1).graph_inputs[0].shape == (1, 2)
+
+
+def test_work_inside_calls_is_counted_once_for_each_function_and_place() -> None:
+    """Compared with the graph in which all calls are inlined."""
+    ir = SHAPES["modules in calls"](20)
+    for node in ir.nodes[::2]:
+        node.origin = Origin("outer0", 0, "Outer")
+    costs, flat = cost(ir), cost(ir.at_level("aten"))
+    assert costs.by_op() == flat.by_op()
+    assert costs.by_module() == flat.by_module()
+    assert [*costs.by_module(depth=1)] == [*flat.by_module(depth=1)]
+
+
+def test_module_paths_that_calls_multiply_are_refused() -> None:
+    """Twice as many nodes at each level, in modules with longer paths: gigabytes of text in a file of 100 kB."""
+    ir = IR.from_json(SHAPES["long path tower"](100).to_json())
+    assert len(ir.to_json()) < 200_000
+    message = r"with its functions inlined, the graph would have module paths of \d+ characters, more than 100000000"
+    tracemalloc.start()
+    for ask in (lambda ir: ir.at_level("aten"), cost_report):
+        with pytest.raises(GraphError, match=message):
+            ask(ir)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5 << 20
+    assert cost(ir).by_op()
+
+
+def test_rows_of_modules_that_calls_multiply_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_costs, "MOST_INLINE", 1000)  # it takes seconds to reach 100,000
+    x, function = tensor("x", 2), body("aten.relu.default")
+    for level in range(20):
+        first, second = call(0, x), call(1, tensor("y0", 2))
+        first.origin, second.origin = (Origin(f"{name}{level}", 0, "M") for name in "ab")
+        given = tensor("a", 2)
+        first.inputs, second.inputs = (given,), (first.output,)
+        function = IR([first, second], [given], [second.output], functions={"f0": function})
+    with pytest.raises(GraphError, match="have 1024 modules or more in all calls"):
+        cost(function).by_module()
+    assert [*cost(function).by_op()] == ["aten.relu.default"]
+
+
+def test_islands_that_grow_while_others_wait_are_found_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of the chain adds a predecessor to everything that depends on it."""
+    ir = SHAPES["growing island"](400)
+    chosen = {node for node in ir.nodes if not node.name.startswith("b")}
+    found = islands(ir, chosen)
+    assert [len(island.nodes) for island in found] == [101, 1]
+    monkeypatch.setattr(partition, "_LEAST_WORK", 10_000)
+    monkeypatch.setattr(partition, "_WORK_PER_NODE", 10)
+    with pytest.raises(GraphError, match="depend on each other in too many ways to be partitioned into islands"):
+        islands(ir, chosen)
+
+
+def test_sets_of_islands_have_bits_for_those_that_are_still_read() -> None:
+    """Not for all of a long chain, of which every second node is chosen."""
+    ir = SHAPES["deep"](2000)
+    pieces = partition._Pieces(len(ir.nodes))
+    chosen = set(ir.nodes[::2])
+    for node in ir.nodes:
+        pieces.add(node, node in chosen)
+        assert max(pieces.before.values(), default=0).bit_length() < 10
+
+
+def test_constants_that_their_strides_spread_are_not_laid_out(tmp_path: Path) -> None:
+    """300 constants of 8 bytes, each over a megabyte: those beyond the budget are unknown, and are not written."""
+    ir = SHAPES["spread constants"](300)
+    known = Constants(ir)
+    values = [known.value(param) for param in ir.params]
+    assert 250 < sum(value is not None for value in values) < 257
+    with pytest.raises(ConversionError, match="constants of 2400 bytes have strides that spread them over 314574000 "):
+        to_python(ir)
+    assert to_python(SHAPES["spread constants"](3))
+
+
+def test_functions_in_more_and_more_modules_are_not_planned() -> None:
+    """A plan is searched in each module that calls a function: twice as many at each level."""
+    with pytest.raises(PlanError, match="the functions of the graph are called in too many modules to be planned in e"):
+        find_plan(SHAPES["module tower"](600), Cluster(4, 1e9))

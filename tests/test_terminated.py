@@ -97,6 +97,25 @@ def test_doctor_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - start < 45
 
 
+@pytest.mark.usefixtures("default_signals")
+def test_a_signal_that_arrives_while_a_process_is_forked_is_not_lost() -> None:
+    """Python calls functions of libraries around a fork, in which an exception is printed and forgotten."""
+    code = """
+import os, signal
+from torch_ir.ops.process_end import accept_signals, signals_deferred
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
+try:
+    with signals_deferred():
+        if os.fork() == 0:
+            accept_signals()
+            os._exit(len(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+except KeyboardInterrupt:
+    print(os.wait()[1])
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 

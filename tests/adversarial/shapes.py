@@ -1,10 +1,11 @@
-"""Graphs that pass the full check and are as awkward as possible; each has about `n` nodes."""
+"""Graphs that load, and nearly all pass the full check, as awkward as possible; each has about `n` nodes."""
 
 import struct
 from collections.abc import Callable
 
 from tests.adversarial.interfaces import INTERFACES
 from tests.adversarial.nodes import add, call, cat, chain, op_node, unary
+from tests.adversarial.products import PRODUCTS
 from tests.adversarial.rewritable import REWRITABLE
 from tests.graphs import tensor, weight
 from torch_ir.ir import IR, FunctionRef, OpNode, Origin, Symbol, TensorMeta
@@ -330,6 +331,7 @@ SHAPES: dict[str, Shape] = {
         wide, deep, transposes, reshapes, slices, slices_to_the_end, selects, one_symbol, many_symbols, joined_symbols,
         no_solution, one_reader, growing_cats, growing_open_cats, equal_nodes, diamonds, long_skips, weights,
         one_weight, buffers, tower, wide_tower, functions, deep_modules, many_outputs, constants, convolutions,
-        equal_names, equal_in_one_reader, moving, pairs, prologue, stored, *INTERFACES, *REWRITABLE,
+        equal_names, equal_in_one_reader, moving, pairs, prologue, stored, *INTERFACES, *REWRITABLE, *PRODUCTS,
     )
 }  # fmt: skip
+REFUSED = ("no operands",)  # by the full check

@@ -12,7 +12,8 @@ from tests.adversarial.shapes import SHAPES
 from tests.adversarial.verbs import ALL
 
 _ROOT = Path(__file__).resolve().parents[2]
-INLINED = ("wide tower",)  # shapes whose time depends on the number of inlined nodes, which has a limit
+# Shapes whose time depends on the number of inlined nodes, which has a limit.
+INLINED = ("wide tower", "operators in calls", "modules in calls", "long path tower", "module tower")
 SIZE = 600  # nodes of the larger graph
 Cells = Sequence[tuple[str, str]]
 

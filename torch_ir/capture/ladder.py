@@ -24,7 +24,7 @@ from torch_ir.capture.program.provenance import user_line
 from torch_ir.capture.quiet import no_warning_of_threads
 from torch_ir.errors import CaptureWarning, Cause, ConversionError, ExportError, TorchIRError
 from torch_ir.ir import IR
-from torch_ir.ops.process_end import crash
+from torch_ir.ops.process_end import accept_signals, crash, signals_deferred
 
 TIME_LIMIT = 600.0
 _log = logging.getLogger("torch_ir.capture")  # the command line shows it as progress
@@ -81,7 +81,7 @@ def _in_child(step: Step, time_limit: float) -> IR:
     ours, theirs = context.Pipe(duplex=False)
     with tempfile.TemporaryFile() as trace, ours:
         child = context.Process(target=_answer, args=(step, theirs, trace), daemon=True)
-        with no_warning_of_threads():  # the child does not use them
+        with no_warning_of_threads(), signals_deferred():  # the child does not use threads
             child.start()
         theirs.close()
         try:
@@ -114,6 +114,7 @@ def _answer(step: Step, pipe: Connection, trace: IO[bytes]) -> None:
     faulthandler.enable(trace)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     faulthandler.register(signal.SIGTERM, file=trace, chain=True)
+    accept_signals()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # a model would print again in every step, and the error describes a crash
         os.dup2(nowhere, stream)

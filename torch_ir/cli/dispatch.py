@@ -47,14 +47,13 @@ _GROUPS = {
 _OTHER_NAMES = {"visualize": "draw"}
 _SHOWN_LINES = 4
 _READER_LEFT = 141  # the shell's status for a program ended by SIGPIPE
-_TERMINATED = 143  # the shell's status for a program ended by SIGTERM
 _OURS = (BackendWarning, CaptureWarning, SecurityWarning, VersionWarning, WeightWarning)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    0 success, 1 failure, 2 usage error, 130 interrupted, 141 stdout closed by its reader, 143 terminated.
+    0 success, 1 failure, 2 usage error, 129 hung up, 130 interrupted, 141 stdout closed by its reader, 143 terminated.
     """
     program, words = _program(), sys.argv[1:] if argv is None else argv
     with guarded_streams() as stdout:
@@ -90,8 +89,8 @@ def _run(program: str, words: list[str]) -> int:
             _import_code(arguments)
             status: int = arguments.run(arguments)
         return status
-    except TerminatedError:
-        return _TERMINATED
+    except TerminatedError as error:
+        return error.status
     except KeyboardInterrupt:
         return 130
     except ClosedPipeError:

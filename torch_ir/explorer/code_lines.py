@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from functools import cache, partial
 from pathlib import Path
 
 from torch_ir.ir import IR
 
 _LONGEST = 300  # characters of a line
 _MOST_BYTES = 4 << 20  # of a source file
+_PARTS = 64  # of the path of a source file
+_DIGITS = 9  # of the number of a line
 _ASSIGNED = re.compile(r"\s+(\w+(?:, \w+)*) = ")
 
 
@@ -20,17 +23,18 @@ def source_lines(ir: IR, folder: str | os.PathLike[str]) -> dict[str, str]:
     A graph may be untrusted: nothing outside the folder is read, and nothing but Python.
     """
     root = Path(folder).resolve(strict=True)
-    files: dict[Path, list[str]] = {}
-    found: dict[str, str] = {}
+    below = cache(partial(_below, root))
+    wanted: dict[Path, dict[str, int]] = {}
     for source in _sources(ir):
         name, _, number = source.rpartition(":")
-        path = _below(root, name)
-        if path is None or not number.isdecimal():
+        if not number.isdecimal() or len(number) > _DIGITS:
             continue
-        if path not in files:
-            files[path] = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        if 0 < int(number) <= len(files[path]):
-            found[source] = files[path][int(number) - 1].strip()[:_LONGEST]
+        if (path := below(name)) is not None:
+            wanted.setdefault(path, {})[source] = int(number)
+    found: dict[str, str] = {}
+    for path, numbers in wanted.items():
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        found |= {source: lines[at - 1].strip()[:_LONGEST] for source, at in numbers.items() if 0 < at <= len(lines)}
     return found
 
 
@@ -49,9 +53,14 @@ def _sources(ir: IR) -> Iterator[str]:
 
 def _below(root: Path, name: str) -> Path | None:
     """Return a Python file below a folder; a source may be relative to it, or end in a path below it."""
-    parts = Path(name).parts
+    parts = [part for part in Path(name).parts if part not in ("/", "\\")]
+    if not name.endswith(".py") or len(parts) > _PARTS:
+        return None
     for start in range(len(parts)):
-        path = root.joinpath(*(part for part in parts[start:] if part not in ("/", "\\"))).resolve()
+        path = root.joinpath(*parts[start:])
+        if not os.path.isfile(path):  # False for names that no file can have, too
+            continue
+        path = path.resolve()
         if path.suffix == ".py" and path.is_relative_to(root) and path.is_file() and path.stat().st_size <= _MOST_BYTES:
             return path
     return None

@@ -44,7 +44,8 @@ def _with_changes(ir: IR, missing: dict[str, TensorMeta]) -> IR:
         given[name].stride = None
         ir.graph_inputs.append(given[name])
     if missing:
-        slots = tuple(Slot(ir.graph_inputs.index(tensor)) for tensor in given.values())
+        places = {tensor: place for place, tensor in enumerate(ir.graph_inputs)}
+        slots = tuple(Slot(places[tensor]) for tensor in given.values())
         ir.input_tree = with_keywords(ir.input_tree, {CACHE: Branch("dict", slots, tuple(given))})
     changes = [(given[name], value) for name, value in made.items() if given[name] is not value]
     tree = ir.output_tree

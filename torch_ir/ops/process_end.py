@@ -1,8 +1,10 @@
-"""Describe how a process ended, in the same words everywhere."""
+"""Describe how a process ended, in the same words everywhere; fork without losing a signal that ends it."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _CRASHES = {
     "SIGSEGV": "invalid memory access",
@@ -11,6 +13,25 @@ _CRASHES = {
     "SIGFPE": "integer division by zero",
     "SIGKILL": "killed, possibly because the machine is out of memory",
 }
+_ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+@contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Hold back signals that end a process until the end of the block; a child forked inside it calls `accept_signals`.
+
+    Python calls functions of libraries around a fork, and prints and forgets an exception that a signal raises there.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def accept_signals() -> None:
+    """Receive signals that were held back when this process was forked."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
 
 def signal_name(status: int) -> str:

@@ -51,6 +51,15 @@ def to_tensor(data: TensorData, stride: Sequence[Dim] | None = None) -> torch.Te
     return memory.view(dtype).as_strided(data.shape, steps)
 
 
+def spread_bytes(data: TensorData, stride: Sequence[Dim] | None) -> int:
+    """Return the bytes of memory that a constant with these strides spans, those between its elements included."""
+    steps = [step for step in stride or () if isinstance(step, int)]
+    if not data.raw or len(steps) != len(data.shape):
+        return len(data.raw)
+    last = sum((size - 1) * abs(step) for size, step in zip(data.shape, steps, strict=True))
+    return (last + 1) * TORCH_DTYPES[data.dtype].itemsize
+
+
 def byte_range(tensor: torch.Tensor) -> tuple[int, int]:
     """Return the range of bytes that a tensor spans in its storage; it is empty if the tensor is."""
     size, first = tensor.element_size(), tensor.storage_offset()

@@ -7,13 +7,16 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from torch_ir.errors import PlanError
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.checks.limits import Budget
 from torch_ir.ir.graph.origins import is_below, joined, modules_around
 from torch_ir.ir.graph.placements import REPLICATE, Padded, Partial, Placement, Shard
 from torch_ir.planning.style_options import Variable, ring_variables, variables_of
 from torch_ir.sharding.rank_graph import is_function_call
 
 Keys = Mapping[TensorMeta, Sequence[str]]  # of weights, relative to the graph's path
+_LEAST_NODES, _MOST_COPIES = 20_000, 10  # in all scopes, and for each node of a larger graph
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,11 @@ class Scopes:
         caches: Iterable[TensorMeta] = (),
         dispatch: str = "all_to_all",
         may_ring: Callable[[OpNode], bool],
+        budget: Budget | None = None,
     ) -> None:
+        self._budget = budget or Budget(max(_LEAST_NODES, _MOST_COPIES * sum(1 for _ in ir.all_nodes())))
+        if not self._budget.take(len(ir.nodes)):
+            raise PlanError("the functions of the graph are called in too many modules to be planned in each")
         self.ir, self.path, self.keys, self.is_function, self._may_ring = ir, path, keys, is_function, may_ring
         self.weights = {*weights, *keys}
         self._caches = set(caches)
@@ -110,6 +117,7 @@ class Scopes:
                 is_function=True,
                 dispatch=dispatch,
                 may_ring=self._may_ring,
+                budget=self._budget,
             )
             found.append(Called(scopes, tuple(call for call, _ in group)))
         return found

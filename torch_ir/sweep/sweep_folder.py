@@ -59,8 +59,11 @@ class Journal:
         path = self.folder / GRAPHS / f"{row.digest}.json"
         if outcome.graph is not None and not path.is_file():
             write_bytes(plain_target(path), outcome.graph)
-        _write_all(self._file, json.dumps(row.to_record()).encode() + b"\n")
-        os.fsync(self._file)
+        try:
+            _write_all(self._file, json.dumps(row.to_record()).encode() + b"\n")
+            os.fsync(self._file)
+        except OSError as error:
+            raise SerializationError(f"cannot write {self.folder / ROWS}: {error.strerror}") from None
         self.rows[row.key] = row
 
     def _settle(self, settings: Mapping[str, str]) -> None:

@@ -112,6 +112,13 @@ class Lowered:
     def missing(self) -> list[Missing]:
         """The missing operators as the file lists them: one row per operator and shapes, in program order."""
         rows: dict[tuple[Any, ...], Missing] = {}
+        seen: set[tuple[int, str]] = set()  # texts of each list
+
+        def add(texts: list[str], text: str) -> None:
+            if text and (id(texts), text) not in seen:
+                seen.add((id(texts), text))
+                texts.append(text)
+
         for layer in self.layers:
             if type(layer.value) is not Placeholder:
                 continue
@@ -119,10 +126,10 @@ class Lowered:
             given, made = (tuple(map(shape_text, side)) for side in data_tensors(node))
             row = rows.setdefault((node.op_type, given, made), Missing(node.op_type, given, made))
             row.nodes.append(node.name)
-            _add(row.modules, node.origin.module)
-            _add(row.sources, node.origin.source)
+            add(row.modules, node.origin.module)
+            add(row.sources, node.origin.source)
             for reason in layer.value.why:
-                _add(row.reasons, reason)
+                add(row.reasons, reason)
         return list(rows.values())
 
     @property
@@ -194,8 +201,3 @@ def _entry(value: Any) -> str:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "[\n" + ",\n".join(json.dumps(item, ensure_ascii=False) for item in value) + "\n]"
     return json.dumps(value, ensure_ascii=False)
-
-
-def _add(texts: list[str], text: str) -> None:
-    if text and text not in texts:
-        texts.append(text)

@@ -11,7 +11,8 @@ operators, reductions and normalisations shows in the bytes, which `traffic.py` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -30,7 +31,7 @@ from torch_ir.ir import IR, FunctionRef, OpNode
 from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
 from torch_ir.ir.graph.origins import joined, modules_around
 from torch_ir.ir.json.json_fields import Dim
-from torch_ir.ir.regroup.functions import FUSED, called_by
+from torch_ir.ir.regroup.functions import CHARACTERS, FUSED, MOST_COPIES, MOST_INLINE, called_by
 from torch_ir.ir.sizes.specialize import replace_symbols, substitute
 
 COND = "higher_order.cond"
@@ -125,23 +126,52 @@ class Cost(Work):
         return _sorted(_rolled_up((modules_around(path)[:end][-1], work) for path, work in modules))
 
     def _by_op(self, whole_calls: bool) -> dict[str, Work]:
-        inside = {} if whole_calls else self._inside(lambda body: body._by_op(whole_calls))
-        return _rolled_up(
-            part for row in self.nodes for part in (_parts(row, inside) or {row.node.op_type: row}).items()
-        )
+        return self._grouped(lambda node: ("", node.op_type), Cost._by_op, whole_calls)
 
     def _by_module(self, whole_calls: bool) -> dict[str, Work]:
-        inside = {} if whole_calls else self._inside(lambda body: body._by_module(whole_calls))
-        return _rolled_up(
-            (joined(row.node.origin.module, path), work)
-            for row in self.nodes
-            for path, work in (_parts(row, inside) or {"": row}).items()
-        )
+        return self._grouped(lambda node: (node.origin.module, ""), Cost._by_module, whole_calls)
 
-    def _inside(self, ask: Callable[[Cost], dict[str, Work]]) -> dict[str, dict[str, Work]]:
-        """Apply `ask` once to each called function."""
-        names = called_by(row.node for row in self.nodes if row.node.is_call)
-        return {name: ask(self.functions[name]) for name in names if name in self.functions}
+    def _grouped(
+        self, key: Callable[[OpNode], tuple[str, str]], ask: Callable[[Cost, bool], dict[str, Work]], whole_calls: bool
+    ) -> dict[str, Work]:
+        """Group the nodes by place and name; a call has the names that `ask` finds in its function, at its own place.
+
+        Each function is counted once and multiplied by its calls at a place.
+        """
+        names = () if whole_calls else called_by(row.node for row in self.nodes if row.node.is_call)
+        inside = {name: ask(self.functions[name], whole_calls) for name in names if name in self.functions}
+        groups: dict[str, list[Work]] = {}
+        calls: Counter[tuple[str, str]] = Counter()
+        characters = 0
+        for row in self.nodes:
+            place, name = key(row.node)
+            function = row.node.attrs["function"] if is_open(row.node) else None
+            if not inside.get(function):
+                groups.setdefault(joined(place, name), []).append(row)
+                continue
+            if (place, function) not in calls:
+                characters += sum(map(len, inside[function])) + len(inside[function]) * len(place)
+                self._check_rows(groups, characters)
+                for name in inside[function]:  # groups are in the order in which they first occur
+                    groups.setdefault(joined(place, name), [])
+            calls[place, function] += 1
+        for (place, function), times in calls.items():
+            for name, work in inside[function].items():
+                groups[joined(place, name)].append(work.times(times))
+        return {name: added(group) for name, group in groups.items()}
+
+    def _check_rows(self, names: Collection[str], characters: int) -> None:
+        """Raise GraphError for too many rows: those of nested calls in different modules can grow exponentially."""
+        if len(names) <= MOST_INLINE and characters <= MOST_INLINE * CHARACTERS:
+            return
+        most = max(MOST_INLINE, MOST_COPIES * self._size)
+        if len(names) > most or characters > most * CHARACTERS:
+            message = f"the functions that the graph calls have {len(names)} modules or more in all calls"
+            raise GraphError(f"{message}, with paths of {characters} characters", "$.functions", rule="R2")
+
+    @cached_property
+    def _size(self) -> int:
+        return len(self.nodes) + sum(body._size for body in self.functions.values())
 
 
 def cost(
@@ -275,11 +305,6 @@ def added(rows: Iterable[Work]) -> Work:
     """Return the sum of the work."""
     columns = list(zip(*(row.amounts() for row in rows), strict=True))
     return Work(*map(total, columns))
-
-
-def _parts(row: NodeCost, inside: Mapping[str, dict[str, Work]]) -> dict[str, Work]:
-    """Return the work inside a call; empty for other nodes and for fused operators."""
-    return inside.get(row.node.attrs["function"], {}) if is_open(row.node) else {}
 
 
 def _rolled_up(parts: Iterable[tuple[str, Work]]) -> dict[str, Work]:

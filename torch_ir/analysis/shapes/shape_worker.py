@@ -25,6 +25,7 @@ import torch
 
 from torch_ir.analysis.shapes.shape_rules import Made, call_rule
 from torch_ir.ir.graph.attr_types import DTYPES
+from torch_ir.ops.process_end import accept_signals, signals_deferred
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import OpOverload
 
@@ -86,17 +87,17 @@ class ShapeWorker:
 
     def _start(self) -> tuple[Connection, Connection]:
         (requests, questions), (answers, replies) = Pipe(duplex=False), Pipe(duplex=False)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), signals_deferred():
             warnings.simplefilter("ignore", DeprecationWarning)  # about other threads, which the child does not need
             process = os.fork()
-        if process == 0:
-            try:
-                _serve(requests, replies)
-            finally:
-                os._exit(1)
+            if process == 0:
+                try:
+                    _serve(requests, replies)
+                finally:
+                    os._exit(1)
+            self._process = process
         requests.close()
         replies.close()
-        self._process = process
         return questions, answers
 
 
@@ -104,6 +105,7 @@ def _serve(questions: Connection, answers: Connection) -> None:
     """Serve calls until the request pipe is closed."""
     gc.disable()  # objects belong to the parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    accept_signals()
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):

@@ -26,12 +26,13 @@ from torch_ir.ops.foldable import is_foldable, traps
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.registry import get_execution_fn
 from torch_ir.ops.schema import find_operator
-from torch_ir.ops.tensor_data import from_tensor, to_tensor
+from torch_ir.ops.tensor_data import from_tensor, spread_bytes, to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 
 Number = Union[bool, int, float, complex]
 _LIMIT = 1 << 20  # bytes of a single value
 _BUDGET = 1 << 28  # bytes of all computed values
+_MOST_TIMES = 64  # the bytes of a constant that its memory may span without counting
 # All their elements are one number, whatever their input tensor contains.
 _FILLS = frozenset(
     f"aten.{name}"
@@ -81,7 +82,7 @@ class Constants:
             if one in self._values:
                 left.pop()
             elif maker is None:
-                self._values[one] = _held(one)
+                self._values[one] = self._held(one)
             elif unknown := [source for source in _read(maker) if source not in self._values]:
                 left += unknown
             else:
@@ -104,6 +105,14 @@ class Constants:
             return _filling(maker)
         value = self.value(source)
         return None if value is None else _uniform(value)
+
+    def _held(self, tensor: TensorMeta) -> torch.Tensor | None:
+        """Return the value of a constant stored in the graph; wide gaps between its elements count."""
+        param = tensor.param
+        if param is None or param.in_state_dict or param.data is None or not is_small(tensor):
+            return None
+        gaps = spread_bytes(param.data, tensor.stride) - _MOST_TIMES * param.data.size
+        return to_tensor(param.data, tensor.stride) if gaps <= 0 or self._budget.take(gaps) else None
 
     def _computed(self, node: OpNode) -> Sequence[torch.Tensor | None]:
         """Compute the outputs of a node with known inputs; None for each if one is unknown, or torch refuses."""
@@ -171,14 +180,6 @@ def _spent_on(node: OpNode) -> int:
 def _read(node: OpNode) -> Sequence[TensorMeta]:
     """Return the tensors whose values determine the result."""
     return () if base_name(node.op_type) in _FILLS else node.inputs
-
-
-def _held(tensor: TensorMeta) -> torch.Tensor | None:
-    """Return the value of a constant stored in the graph."""
-    param = tensor.param
-    if param is None or param.in_state_dict or param.data is None or not is_small(tensor):
-        return None
-    return to_tensor(param.data, tensor.stride)
 
 
 def _is_like(made: object, expected: TensorMeta) -> bool:

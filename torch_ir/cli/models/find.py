@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 
 from torch_ir.cli.models.config import find_config, model_types
@@ -52,10 +53,13 @@ def _what_checkpoint(path: Path) -> str:
     """Tell weights from TorchScript and pickled modules by the archive; nothing is unpickled."""
     if not zipfile.is_zipfile(path):
         return "is a file of torch.save in the old format, or something else"
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-        data = next((name for name in names if name.endswith("data.pkl")), None)
-        head = archive.open(data).read(1 << 16) if data else b""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            data = next((name for name in names if name.endswith("data.pkl")), None)
+            head = archive.open(data).read(1 << 16) if data else b""
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError):  # of an encrypted or unknown kind, too
+        return "is a zip archive that cannot be read"
     if any(name.endswith("constants.pkl") for name in names):
         return "is TorchScript"
     if b"torch.nn.modules" in head or b"__main__" in head:

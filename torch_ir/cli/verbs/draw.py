@@ -30,6 +30,7 @@ model.json --format model-explorer -o model-explorer.json
 _MODEL_EXPLORER = "model-explorer"
 _FORMATS = ("png", "svg", "dot", "mermaid", "md", _MODEL_EXPLORER)
 _MANY_BOXES = 1000
+_MOST_COMPARED = 50_000  # nodes of a drawn pair with calls inlined, unless the file has more than a tenth of that
 _UNITS = {"flops": "FLOPs", "bytes": "B"}
 
 
@@ -86,11 +87,16 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _flat(ir: IR, arguments: argparse.Namespace) -> IR:
     """Inline the blocks of a graph if nodes are selected by name; a folded picture opens them itself."""
+    from torch_ir.ir.regroup.functions import check_size_inline
     from torch_ir.ir.regroup.repeated_blocks import has_blocks
 
     has_level = arguments.level is not None or arguments.leaf
     by_name = arguments.depth is not None or arguments.focus or arguments.heat or arguments.against
-    return ir.at_level("aten") if by_name and not has_level and has_blocks(ir) else ir
+    if not by_name or has_level or not has_blocks(ir):
+        return ir
+    if arguments.against:
+        check_size_inline(ir, _MOST_COMPARED)
+    return ir.at_level("aten")
 
 
 def _scene(ir: IR, arguments: argparse.Namespace) -> Scene:

@@ -15,8 +15,11 @@ def is_below(path: str, outer: str) -> bool:
 
 def modules_around(path: str) -> list[str]:
     """Return the paths of a module and its enclosing modules, outermost first; the model itself is ``."""
-    parts = path.split(".") if path else []
-    return [".".join(parts[:count]) for count in range(len(parts) + 1)]
+    found, end = [""], path.find(".")
+    while end >= 0:
+        found.append(path[:end])
+        end = path.find(".", end + 1)
+    return [*found, path] if path else found
 
 
 def module_at(path: str, depth: int) -> str | None:

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 CALL = "call"
 STAGE = "pipeline.stage"  # op_type of calls of pipeline stages
 FUSED = "fused."  # prefix of the op_types of fused operators
-_MOST_INLINE = 100_000  # nodes, unless the graph and its functions have more than a tenth of that
-_MOST_COPIES = 10  # of each node of a larger graph
+MOST_INLINE = 100_000  # nodes, unless the graph and its functions have more than a tenth of that
+MOST_COPIES = 10  # of each node of a larger graph
+CHARACTERS = 1000  # of module paths, for each of these nodes
 Reads = Sequence[tuple[str, TensorMeta]]  # argument names and inputs of a call
 
 
@@ -80,16 +81,38 @@ def with_calls_open(ir: IR, is_wanted: Callable[[OpNode], bool]) -> IR:
     return copy
 
 
-def check_size_inline(ir: IR, least: int = _MOST_INLINE) -> None:
+def check_size_inline(ir: IR, least: int = MOST_INLINE) -> None:
     """Raise GraphError if inlining would produce too many nodes; nested calls can grow exponentially.
 
     `least` nodes are always allowed.
     """
-    size = op_counts(ir).total()
-    most = max(least, _MOST_COPIES * sum(1 for _ in ir.all_nodes()))
+    size, characters = _size_inline(ir)[:2]
+    most = max(least, MOST_COPIES * sum(1 for _ in ir.all_nodes()))
     if size > most:
         message = f"with its functions inlined, the graph would have {size} nodes, more than {most}"
         raise GraphError(message, "$.functions", rule="R2")
+    if characters > CHARACTERS * most:
+        message = f"with its functions inlined, the graph would have module paths of {characters} characters"
+        raise GraphError(f"{message}, more than {CHARACTERS * most}", "$.functions", rule="R2")
+
+
+def _size_inline(ir: IR) -> tuple[int, int, int]:
+    """Return the nodes, and at most how many characters of module paths and enclosing calls they have once inline.
+
+    Paths in a body are relative to its call: each begins with the path of that call once it is inlined.
+    """
+    inside = {name: _size_inline(body) for name, body in ir.functions.items()}
+    nodes = characters = outer = 0
+    for node in ir.nodes:
+        length, calls, around = len(node.origin.module), len(node.origin.outer), sum(map(len, node.origin.outer))
+        if not node.is_call or node.attrs["function"] not in inside:
+            nodes, characters, outer = nodes + 1, characters + length + around, outer + calls
+            continue
+        count, within, deeper = inside[node.attrs["function"]]
+        nodes += count
+        characters += within + count * (2 * length + around) + deeper * length
+        outer += deeper + count * (calls + 1)
+    return nodes, characters, outer
 
 
 def enclose(ir: IR, inside: Sequence[OpNode], reads: Reads, origin: Origin) -> tuple[OpNode, IR]:

@@ -23,6 +23,8 @@ from torch_ir.ir.regroup.shared_functions import SharedFunctions
 from torch_ir.ops.effects import is_pure
 from torch_ir.rewrite.change_log import current_journal
 
+_ROUNDS = 16  # in which groups are dissolved one by one
+
 
 @dataclass(frozen=True, eq=False)
 class Group:
@@ -130,20 +132,27 @@ def _shared(ir: IR) -> SharedFunctions:
 
 
 def _ordered(ir: IR, groups: Sequence[Group]) -> list[Unit]:
-    """Return nodes and groups in a valid order close to the original; groups that cause cycles are dissolved."""
-    left = list(groups)
+    """Return nodes and groups in a valid order close to the original; groups that cause cycles are dissolved.
+
+    One group of each set of units that depend on each other at a time, and after some rounds all of them.
+    """
+    left, attempts = dict.fromkeys(groups), 0
     while True:
         group_of = {node: group for group in left for node in group.nodes}
-        order, circular = _sorted(ir, {node: group_of.get(node, node) for node in ir.nodes})
-        if circular is None:
+        order, knots = _sorted(ir, {node: group_of.get(node, node) for node in ir.nodes})
+        if not knots:
             return order
-        left.remove(circular)
-        why = "it would depend on its own results"
-        current_journal().decline(f"{FUSED}{circular.name}", circular.nodes[-1].name, why)
+        for knot in knots:
+            circular = [unit for unit in knot if isinstance(unit, Group)]  # single nodes form no cycle
+            for group in circular[: 1 if attempts < _ROUNDS else None]:
+                del left[group]
+                why = "it would depend on its own results"
+                current_journal().decline(f"{FUSED}{group.name}", group.nodes[-1].name, why)
+        attempts += 1
 
 
-def _sorted(ir: IR, unit_of: Mapping[OpNode, Unit]) -> tuple[list[Unit], Group | None]:
-    """Sort units topologically, earliest original position first; return the order, or a group on a cycle."""
+def _sorted(ir: IR, unit_of: Mapping[OpNode, Unit]) -> tuple[list[Unit], list[list[Unit]]]:
+    """Sort units topologically, earliest original position first; return the order, and sets of circular units."""
     at = {unit_of[node]: number for number, node in enumerate(ir.nodes)}
     unit_at = {number: unit for unit, number in at.items()}
     edges = {(unit_of[before], unit_of[node]): None for node, before in _edges(ir)}
@@ -162,17 +171,41 @@ def _sorted(ir: IR, unit_of: Mapping[OpNode, Unit]) -> tuple[list[Unit], Group |
             waiting[reader] -= 1
             if not waiting[reader]:
                 heapq.heappush(ready, at[reader])
-    blocked = {unit: before for before, unit in edges if waiting[before] and before is not unit}
-    return order, _circular(blocked) if blocked else None
+    blocked = {unit: [reader for reader in feeds[unit] if waiting[reader]] for unit, left in waiting.items() if left}
+    return order, [sorted(knot, key=at.__getitem__) for knot in _knots(blocked)]
 
 
-def _circular(blocked: Mapping[Unit, Unit]) -> Group:
-    """Return a group on a cycle; a cycle of single nodes cannot occur."""
-    path = [next(iter(blocked))]
-    while blocked[path[-1]] not in path:
-        path.append(blocked[path[-1]])
-    cycle = path[path.index(blocked[path[-1]]) :]
-    return next(unit for unit in cycle if isinstance(unit, Group))
+def _knots(feeds: Mapping[Unit, Sequence[Unit]]) -> Iterator[list[Unit]]:
+    """Yield the sets of units that depend on each other: strongly connected components, by Tarjan's algorithm."""
+    number: dict[Unit, int] = {}
+    lowest: dict[Unit, int] = {}
+    found: list[Unit] = []  # whose set is not complete
+    pending: set[Unit] = set()  # the same
+    for start in feeds:
+        path = [(start, iter(feeds[start]))] if start not in number else []
+        while path:
+            unit, readers = path[-1]
+            if unit not in number:
+                number[unit] = lowest[unit] = len(number)
+                found.append(unit)
+                pending.add(unit)
+            for reader in readers:
+                if reader not in number:
+                    path.append((reader, iter(feeds[reader])))
+                    break
+                if reader in pending:
+                    lowest[unit] = min(lowest[unit], number[reader])
+            else:
+                path.pop()
+                if path:
+                    lowest[path[-1][0]] = min(lowest[path[-1][0]], lowest[unit])
+                if lowest[unit] == number[unit]:
+                    knot = [found.pop()]
+                    while knot[-1] is not unit:
+                        knot.append(found.pop())
+                    pending.difference_update(knot)
+                    if len(knot) > 1:
+                        yield knot
 
 
 def _edges(ir: IR) -> Iterator[tuple[OpNode, OpNode]]:

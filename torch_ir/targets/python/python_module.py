@@ -19,13 +19,14 @@ from torch_ir.ir.regroup.functions import calls_by_function
 from torch_ir.ops.prepare_run import check_operators, with_named_arguments
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.schema import find_operator
-from torch_ir.ops.tensor_data import from_tensor, to_tensor
+from torch_ir.ops.tensor_data import from_tensor, spread_bytes, to_tensor
 from torch_ir.targets.python.body import Body, Function, sizes_read
 from torch_ir.targets.python.helpers import CLASSES, GLOBALS, HELPERS, IMPORTS, PROVIDERS
 from torch_ir.targets.python.source_text import RESERVED, call, free_name, is_plain_name, literal
 from torch_ir.targets.torch.nn_module import hold
 
 _FEW = 32  # elements of a constant that is written as numbers
+_MOST_SPREAD, _MOST_TIMES = 1 << 26, 64  # bytes of memory that constants may span, or times their size
 _NUMBERS = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 _BUILT_IN = ("aten", "prims", "higher_order", "torch_ir")
 _STEP = " " * 4
@@ -68,7 +69,7 @@ class _Source:
         self.arguments = self._arguments()
         self.helpers: set[str] = set()
         self.functions: list[str] = []
-        self.constants = {tensor: _memory(tensor) for tensor in ir.params if tensor.param and tensor.param.data}
+        self.constants = _memory_of_constants(ir)
         large = [(str(tensor.key), data) for tensor, data in self.constants.items() if not _is_small(data)]
         self.side = SideFile(target, large) if target is not None and large else None
 
@@ -217,6 +218,16 @@ class _Source:
             raw = f"stored[{start}:{start + data.size}]"
         arguments = [raw, literal(Dtype(data.dtype)), literal(data.shape)]
         return f"{self.helper('constant')}({', '.join(arguments)})"
+
+
+def _memory_of_constants(ir: IR) -> dict[TensorMeta, TensorData]:
+    """Return the elements of all constants; raise ConversionError if most of the file would be gaps between them."""
+    held = {tensor: tensor.param.data for tensor in ir.params if tensor.param and tensor.param.data}
+    size = sum(data.size for data in held.values())
+    spread = sum(spread_bytes(data, tensor.stride) for tensor, data in held.items())
+    if spread > max(_MOST_SPREAD, _MOST_TIMES * size):
+        raise ConversionError(f"constants of {size} bytes have strides that spread them over {spread} bytes")
+    return {tensor: _memory(tensor) for tensor in held}
 
 
 def _memory(tensor: TensorMeta) -> TensorData:
