@@ -1,7 +1,7 @@
 """Client of the fork server that acts as the program: pass everything on, wait, exit with the same status.
 
 Copied, with `FRESH` filled in: the command to run instead, where the server declines. It imports next to nothing: the
-modules behind `signal` and `socket`, which themselves take as long as the start of Python. Only the standard streams can
+modules behind `signal` and `socket`, which take as long as the start of Python. Only the standard streams can
 be passed on, so that a program with other open files is run directly.
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import os
+import pkgutil
 import select
 import signal
 import socket
@@ -181,24 +182,31 @@ def _started(client: socket.socket, running: list[_Running]) -> Request | None:
 def _warm_up() -> None:
     """Capture tiny models by every method, so that no child has to import and set up for it."""
     import torch_ir
+    from torch_ir import cli
     from torch_ir.cli.dispatch import build_parser
     from torch_ir.llm import extract_llm
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # no fork has the threads of its parent, and would wait for them
     build_parser()  # which imports every verb
+    for module in pkgutil.walk_packages(cli.__path__, f"{cli.__name__}."):
+        importlib.import_module(module.name)
     for name in torch_ir.__all__:
         getattr(torch_ir, name)
     with warnings.catch_warnings(), torch.device("meta"):
         model, size = torch.nn.Linear(2, 2).eval(), torch.export.Dim("size", max=8)
-        torch_ir.extract_ir(model, (torch.ones(2, 2),))
+        ir = torch_ir.extract_ir(model, (torch.ones(2, 2),))
         for capture in ("auto", "export"):
             torch_ir.extract_ir(model, (torch.ones(2, 2),), dynamic_shapes=({0: size},), capture=capture)
     with suppress(ImportError):
+        from torch_ir.targets.onnx.model import onnx_model
+
+        onnx_model(ir, opset=20)
+    with suppress(ImportError):
         from transformers import LlamaConfig
 
-        sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1}
-        extract_llm(LlamaConfig(vocab_size=8, **sizes))
+        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}
+        extract_llm(LlamaConfig(vocab_size=100, **sizes))  # as in several pages: capture remembers operators by sizes
     torch.set_num_threads(threads)
 
 
