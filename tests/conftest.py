@@ -31,6 +31,8 @@ os.umask(0o022)
 # Several hundred processes would each compile the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# A worker holds more than a million objects of imported modules; with Python's 700, collections take twice the time.
+gc.set_threshold(10_000, 10, 10)
 _SHARED = pytest.StashKey[Path | None]()  # the folder of forked programs for all workers
 
 

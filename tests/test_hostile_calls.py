@@ -5,6 +5,7 @@ import pytest
 from tests.hostile_calls import operators, sweep
 
 
+@pytest.mark.usefixtures("_forked_python")
 def test_a_check_survives_hostile_arguments() -> None:
     """A sample of the registered operators, in a child that would crash or report its memory."""
     start = 2 * (len(operators()) // 3)

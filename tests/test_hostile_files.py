@@ -19,6 +19,7 @@ from tests.hostile_files.sweep import sweep
 from tests.hostile_files.table import table, table_on_page
 
 
+@pytest.mark.usefixtures("_forked_python")
 @pytest.mark.parametrize("every", [16, pytest.param(1, marks=pytest.mark.slow)])
 def test_files_end_as_they_must(every: int) -> None:
     """Each in a process with limits: refused by its rule at its place, or read without harm, and no canary stirs."""

@@ -149,6 +149,7 @@ def test_a_shape_rule_that_raises_leaves_the_thread_as_it_was() -> None:
             assert isinstance(torch.ones(3), FakeTensor)
 
 
+@pytest.mark.usefixtures("_forked_python")
 def test_folding_survives_hostile_values() -> None:
     """Four calls of each operator that may run on values from a file; the child would die."""
     outcome = sweep(4)

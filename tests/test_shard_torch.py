@@ -20,6 +20,7 @@ from torch_ir import extract_ir, shard, transformers_plan, verify_sharded
 
 RANKS = 4
 # Collectives that ours saves. Torch gathers a sequence for queries, keys and values; we gather it once.
+pytestmark = pytest.mark.usefixtures("_forked_python")
 FEWER = {"Tower by sequence": Counter(all_gather_into_tensor=4)}
 REFUSED = {"Llama with 2 heads of keys"}
 

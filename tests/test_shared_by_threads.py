@@ -14,7 +14,8 @@ from torch_ir import extract_ir
 from torch_ir.capture.instrument import exclusive
 from torch_ir.ops.fast_paths import plain_attention
 from torch_ir.ops.neutral_state import NeutralState
-from torch_ir.ops.shared_by_threads import SharedSwitch
+from torch_ir.ops.shared_by_threads import SharedSwitch, decomposing
+from torch_ir.ops.torch_internals import LIST_COMPOSITES
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
@@ -99,3 +100,23 @@ def test_a_forked_child_can_capture_while_a_thread_holds_the_lock() -> None:
     model = nn.Linear(3, 3, device="meta").eval()
     with held(exclusive()):
         assert status_of_child(lambda: extract_ir(model, (torch.empty(2, 3, device="meta"),))) == 0
+
+
+def test_operators_are_listed_once_in_a_decomposition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the thread that decomposes; others list them as ever, and afterwards this one does."""
+    owner, name = LIST_COMPOSITES
+    listed: list[int] = []
+    monkeypatch.setattr(owner, name, lambda: listed.append(threading.get_ident()))
+
+    def call() -> None:
+        getattr(owner, name)()
+
+    with decomposing():
+        call(), call()
+        other = threading.Thread(target=lambda: (call(), call()))
+        other.start()
+        other.join()
+    call(), call()
+    here, there = threading.get_ident(), listed[1]
+    assert there != here
+    assert listed == [here, there, there, here, here]

@@ -1,12 +1,13 @@
 """Client of the fork server that acts as the program: pass everything on, wait, exit with the same status.
 
-Copied, with `FRESH` filled in: the command to run instead, where the server declines. It imports next to nothing. Only
-the standard streams can be passed on, so that a program with other open files is run directly.
+Copied, with `FRESH` filled in: the command to run instead, where the server declines. It imports next to nothing: the
+modules behind `signal` and `socket`, which take as long as the start of Python. Only the standard streams can
+be passed on, so that a program with other open files is run directly.
 """
 
+import _signal as signal
+import _socket as socket
 import os
-import signal
-import socket
 import sys
 
 FRESH: list[str] = []
@@ -25,9 +26,10 @@ def main() -> None:
         server.connect(os.path.join(os.path.dirname(sys.argv[0]), "socket"))
         words = [os.fsencode(word) for word in sys.argv]
         variables = [name + b"=" + value for name, value in os.environb.items()]
-        ignored = b",".join(b"%d" % number for number in _PASSED_ON if signal.getsignal(number) is signal.SIG_IGN)
+        ignored = b",".join(b"%d" % number for number in _PASSED_ON if signal.getsignal(number) == signal.SIG_IGN)
         request = b"\0".join([b"%d" % len(words), *words, os.fsencode(os.getcwd()), ignored, *variables])
-        socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
+        streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
+        server.sendmsg([len(request).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
         server.sendall(request)
         process = int(server.recv(20) or 0)
     except OSError:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import atexit
-import gc
 import importlib
 import os
+import pkgutil
 import select
 import signal
 import socket
@@ -14,6 +14,7 @@ import threading
 import traceback
 import types
 import warnings
+import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ import numpy
 import torch
 
 from tests.forking import interpreter
+from torch_ir.ir.json.json_text import freeze_for_good
 from torch_ir.run.confine import end_with_parent
 
 _ENTRIES = {
@@ -39,11 +41,13 @@ _FREE = {
     "GLOO_SOCKET_IFNAME", "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
     "MASTER_PORT", "RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "WORLD_SIZE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCHELASTIC_USE_AGENT_STORE",
 }  # fmt: skip
+_PATIENCE = 60  # seconds for the request of a client
+_WIDE = b"%-20d"  # as many bytes as the client reads: two numbers may arrive together
 _THREADS = "OMP_NUM_THREADS"  # a fork can change it, but not from a number to none
-# Also commands that work without torch, which is worth testing and fast, and `doctor`.
-_LIGHT = {"completion", "cost", "diff", "doctor", "draw", "help", "info"}
+# Commands that work without torch, which is worth testing, and `doctor`, which looks at the process.
+_LIGHT = {"completion", "doctor", "help"}
 
 
 @dataclass
@@ -108,62 +112,101 @@ def read(connection: socket.socket) -> Request:
     return Request(words, folder, ignored, dict(text.split("=", 1) for text in variables), streams)
 
 
+@dataclass
+class _Running:
+    """A forked program: its process, a descriptor that is readable when it has ended, and its waiting client."""
+
+    process: int
+    ended: int
+    client: socket.socket
+
+    def finish(self, has_ended: bool) -> None:
+        """Report the exit status; a program whose client was killed is killed."""
+        if not has_ended:
+            os.kill(self.process, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+        with suppress(OSError):  # the client is gone
+            self.client.sendall(_WIDE % status)
+        self.close()
+
+    def close(self) -> None:
+        os.close(self.ended)
+        self.client.close()
+
+
 def serve(listener: socket.socket) -> Request:
-    """Fork a process for each client; returns only in the processes of programs."""
+    """Fork a process for each client, and report its exit; returns only in the processes of programs."""
+    running: list[_Running] = []
     while True:
-        ready, *_ = select.select([listener, sys.stdin], [], [])
+        waiting = [source for each in running for source in (each.ended, each.client)]
+        ready, *_ = select.select([listener, sys.stdin, *waiting], [], [])
         if sys.stdin in ready:  # no clients are left; forked processes end with this one
             os._exit(0)
-        with suppress(ChildProcessError):  # keepers that have ended
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        connection, _ = listener.accept()
-        if not os.fork():
-            listener.close()
-            return _keep(connection)
-        connection.close()
+        for each in [each for each in running if each.ended in ready or each.client in ready]:
+            each.finish(has_ended=each.ended in ready)
+            running.remove(each)
+        if listener in ready:
+            client, _ = listener.accept()
+            request = _started(client, running)
+            if request is not None:
+                listener.close()
+                return request
 
 
-def _keep(connection: socket.socket) -> Request:
-    """Fork the process of a program, and report its exit to the client; or that the client should start it itself."""
-    end_with_parent()
-    request = read(connection)
+def _started(client: socket.socket, running: list[_Running]) -> Request | None:
+    """Fork the process of a program, in which this returns its request; or let the client start the program."""
+    client.settimeout(_PATIENCE)
+    try:
+        request = read(client)
+    except (OSError, ValueError):  # the client was killed
+        client.close()
+        return None
     process = os.fork() if request.is_for_a_fork else None
     if process == 0:
         end_with_parent()
-        connection.close()
+        for each in running:
+            each.close()
+        client.close()
         return request
-    connection.sendall(b"%d" % (process or 0))
+    for stream in request.streams:
+        os.close(stream)
     if process:
-        ended, left = os.pidfd_open(process), connection.fileno()
-        if left in select.select([ended, left], [], [])[0]:  # the waiting client was killed
-            os.kill(process, signal.SIGKILL)
-        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        connection.sendall(b"%d" % status)
-    os._exit(0)
+        running.append(_Running(process, os.pidfd_open(process), client))
+    with suppress(OSError):  # likewise; then its end is seen above
+        client.sendall(_WIDE % (process or 0))
+    if not process:
+        client.close()
+    return None
 
 
 def _warm_up() -> None:
     """Capture tiny models by every method, so that no child has to import and set up for it."""
     import torch_ir
+    from torch_ir import cli
     from torch_ir.cli.dispatch import build_parser
     from torch_ir.llm import extract_llm
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # no fork has the threads of its parent, and would wait for them
     build_parser()  # which imports every verb
+    for module in pkgutil.walk_packages(cli.__path__, f"{cli.__name__}."):
+        importlib.import_module(module.name)
     for name in torch_ir.__all__:
         getattr(torch_ir, name)
     with warnings.catch_warnings(), torch.device("meta"):
         model, size = torch.nn.Linear(2, 2).eval(), torch.export.Dim("size", max=8)
-        torch_ir.extract_ir(model, (torch.ones(2, 2),))
+        ir = torch_ir.extract_ir(model, (torch.ones(2, 2),))
         for capture in ("auto", "export"):
             torch_ir.extract_ir(model, (torch.ones(2, 2),), dynamic_shapes=({0: size},), capture=capture)
     with suppress(ImportError):
+        from torch_ir.targets.onnx.model import onnx_model
+
+        onnx_model(ir, opset=20)
+    with suppress(ImportError):
         from transformers import LlamaConfig
 
-        sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1}
-        extract_llm(LlamaConfig(vocab_size=8, **sizes))
+        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}
+        extract_llm(LlamaConfig(vocab_size=100, **sizes))  # as in several pages: capture remembers operators by sizes
     torch.set_num_threads(threads)
 
 
@@ -195,7 +238,9 @@ def main() -> NoReturn:
         with suppress(ImportError):  # an error is raised where it is needed
             importlib.import_module(module)
     _warm_up()
-    gc.freeze()  # children share these pages until they are written to
+    freeze_for_good()  # children share these pages until they are written to
+    for each in weakref.finalize._registry.values():  # type: ignore[attr-defined]
+        each.atexit = False  # for the end of this process, which has none; thousands, of torch's operators
     request = serve(listener)
     request.take_over()
     _run(entries[request.name])

@@ -20,6 +20,7 @@ from torch_ir.errors import ConversionError, ExecutionError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.graph.io_tree import flat
 from torch_ir.ops.prepare_run import with_calls_inline
+from torch_ir.ops.shared_by_threads import decomposing
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.passes.decompose.rewriting import rewritten
 from torch_ir.targets.build_torch import to_torch
@@ -196,7 +197,8 @@ def _converted(ir: IR, made: Sequence[TensorMeta], weights: Mapping[str, Tensor]
         program = exported(ir, to_torch(ir, weights), ir.graph_inputs, _zeros, as_one=False)
         frontend = manager.load_by_framework("pytorch")
         try:
-            program = program.run_decompositions(decompositions())
+            with decomposing():
+                program = program.run_decompositions(decompositions())
             decoder = decode(program.module(), dynamic_shapes=True)
             model = frontend.convert(frontend.load(decoder))
             if not ir.symbols:

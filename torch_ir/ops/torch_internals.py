@@ -36,6 +36,7 @@ from torch._C import _set_throw_on_mutable_data_ptr as forbid_data_pointer  # `d
 from torch._decomp import decomposition_table as decomposition_table  # operator -> decomposition; 2.9 to 2.15
 from torch._decomp import decompositions as decompositions  # a module, see `with_flat_states`; 2.9 to 2.15
 from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher  # context; 2.9 to 2.15
+from torch._export import utils as export_utils  # a module, see LIST_COMPOSITES; 2.9 to 2.15
 from torch._export.utils import _bind_signature_to_inputs as bind_signature_to_inputs  # by name; 2.9 to 2.15
 from torch._export.utils import _rename_without_collisions as rename_without_collisions  # one node; 2.9 to 2.15
 from torch._export.verifier import load_verifier as load_verifier  # by the name of its dialect; 2.9 to 2.15
@@ -256,6 +257,10 @@ SYMBOLIC_MATH: dict[str, Callable[..., Any]] = {
 SET_GRAD_ENABLED = (torch._C, "_set_grad_enabled")  # every change of the gradient mode; 2.9 to 2.15
 CONTROL_FLOW = (higher_order_utils, "_hop_compile_and_call")  # how `cond` runs in eager; new after 2.11; 2.13
 LAST_EXPORT = (proxy_tensor, "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT")  # tensors of the last trace; 2.9 to 2.15
+LIST_COMPOSITES = (
+    export_utils,
+    "_materialize_cpp_cia_ops",
+)  # puts them into `torch.ops`, see `decomposing`; 2.9 to 2.15
 COMPILER = "torch._dynamo.convert_frame"  # the module whose `compile_lock` torch.compile holds; 2.9 to 2.15
 ONNX_SIGNATURE = "_pt_onnx_signature"  # attribute of a translation to ONNX: its parameters; 2.9 to 2.15
 TRACE_CALL = (proxy_tensor, "proxy_call")  # records one operator in a trace; 2.13

@@ -5,7 +5,6 @@ It reads a line of JSON per job and replies with one: the worker's report, or ho
 
 from __future__ import annotations
 
-import gc
 import importlib
 import json
 import os
@@ -23,6 +22,7 @@ import torch.export  # needed by models of transformers
 
 from torch_ir.capture import extract_ir
 from torch_ir.ir.files.temporary_folders import TemporaryFolder
+from torch_ir.ir.json.json_text import freeze_for_good
 from torch_ir.ops.process_end import crash
 from torch_ir.run.child_process import GRACE_SECONDS
 from torch_ir.run.reply import shortened
@@ -48,7 +48,7 @@ def main(preload: str) -> None:
             importlib.import_module(name)
     with suppress(Exception):  # likewise
         _warm_up()
-    gc.freeze()  # workers share these pages as long as they are not modified
+    freeze_for_good()  # workers share these pages as long as they are not modified
     while line := sys.stdin.readline():
         answers.write(json.dumps(_run_job(**json.loads(line))) + "\n")
         answers.flush()

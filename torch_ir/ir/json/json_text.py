@@ -34,6 +34,8 @@ _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=Fal
 
 _freezing = threading.Lock()
 _frozen: list[int] = []  # the thread that has frozen the garbage collector, if any
+_frozen_for_good = threading.Event()  # by a fork server, before it forked this process
+_MANY = 10_000  # objects that a collection takes about a millisecond to scan
 
 
 @contextmanager
@@ -46,18 +48,30 @@ def uncollected() -> Iterator[None]:
     try:
         yield
     finally:
-        with _freezing:  # move what was created here to the oldest generation, so that the next collection skips it
-            if not _frozen and not gc.get_freeze_count():
-                gc.freeze()
-                gc.unfreeze()
+        if gc.get_count()[0] > _MANY:  # move them to the oldest generation, so that the next collection skips them
+            with _freezing:
+                if not _is_frozen():
+                    gc.freeze()
+                    gc.unfreeze()
         gc.enable()
+
+
+def freeze_for_good() -> None:
+    """Freeze all objects, as a fork server does before it forks; later calls need not count the frozen objects."""
+    _frozen_for_good.set()
+    gc.freeze()
+
+
+def _is_frozen() -> bool:
+    """Whether objects are frozen; Python counts them one by one, which takes 50 ms for those of torch."""
+    return bool(_frozen) or _frozen_for_good.is_set() or gc.get_freeze_count() > 0
 
 
 @contextmanager
 def frozen() -> Iterator[bool]:
     """Make the garbage collector show only objects created from here on; yield False if the user has frozen it."""
     with _freezing:
-        is_ours = not _frozen and not gc.get_freeze_count()
+        is_ours = not _is_frozen()
         if is_ours:
             _frozen.append(threading.get_ident())
             gc.freeze()

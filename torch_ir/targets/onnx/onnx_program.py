@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch_ir.errors import ConversionError, UnsupportedOperatorsError, first_line
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ops.quiet_loggers import quieted
-from torch_ir.ops.shared_by_threads import tracing
+from torch_ir.ops.shared_by_threads import decomposing
 from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, onnx_core, onnx_fx_passes, onnx_registration
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.node_summary import describe
@@ -64,7 +64,7 @@ def onnx_program(
     captured = _captured(ir, nodes, given, wanted)
     registry = exact_for(_registry(opset), ir)
     try:
-        with tracing():  # the exporter records into an evaluator of the process
+        with decomposing():  # which holds a lock: the exporter records into an evaluator of the process
             made = onnx_core.export(captured, registry=registry, opset_version=opset, optimize=False, verbose=False)
     except Exception as error:  # any error of the exporter
         raise _refusal(ir, captured, registry, error) from None
@@ -172,7 +172,7 @@ def _described(call: fx.Node, nodes: Mapping[str, OpNode]) -> str:
 
 def _conversions(exported: ExportedProgram, registry: Any) -> tuple[list[fx.Node], Callable[[Any], bool]]:
     """Return the calls after the exporter's decompositions, and a predicate for the ones it supports."""
-    with suppress(Exception):  # operators that torch cannot decompose stay
+    with suppress(Exception), decomposing():  # operators that torch cannot decompose stay
         exported = onnx_fx_passes.decompose_with_registry(exported, registry)
         onnx_fx_passes.remove_assertion_nodes(exported.graph_module)
     graphs = [module.graph for module in exported.graph_module.modules() if isinstance(module, fx.GraphModule)]
