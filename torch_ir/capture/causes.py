@@ -17,7 +17,8 @@ _SIGNS = {
     r"DynamicOutputShapeException": Cause.SIZE_FROM_DATA,
     r"\.numpy\(\) is not supported|Can't call numpy|ufunc does not support argument \d+ of type Sym": Cause.NUMPY,
     r"no fake impl|UnsupportedOperatorException|Meta kernel": Cause.NO_SHAPE_RULE,
-    r"Cannot access data pointer|Can't pickle": Cause.DATA_POINTER,
+    # pickle before Python 3.13 and after it "Can't pickle local object", with 3.13 "Can't get local object"
+    r"Cannot access data pointer|Can't pickle|Can't get local (object|attribute)": Cause.DATA_POINTER,
     r"fake tensor in the exported program|Cannot mix": Cause.UNTRACKED_TENSOR,
     r"Unable to cast NotImplemented": Cause.KEPT_TENSOR,
     r"NoValueError": Cause.NO_VALUE,
