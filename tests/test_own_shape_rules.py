@@ -106,19 +106,37 @@ import sys
 import torch, torch_ir
 from torch import nn
 
+class Block(nn.Module):
+    # attention as in language models: rotated heads of one projection, and a mask of indices
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x, mask):
+        heads = [part.view(1, 5, 2, 4).transpose(1, 2) for part in self.qkv(x).split(8, -1)]
+        q, k = (part * 2 + torch.cat((-part[..., 2:], part[..., :2]), -1) for part in heads[:2])
+        at = torch.arange(5)
+        seen = (at[:, None] >= at) & mask.bool()[torch.arange(1)[:, None, None, None], at]
+        found = nn.functional.scaled_dot_product_attention(q, k, heads[2], attn_mask=seen.expand(1, 1, 5, 5))
+        return self.out(found.transpose(1, 2).reshape(1, 5, 8)).float().mean(-1)
+
+
 with torch.device("meta"):
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4), nn.GELU(), nn.LayerNorm(4), nn.Softmax(-1),
     ).eval()
     ir = torch_ir.extract_ir(model, (torch.empty(1, 3, 8, 8),))
+    block = torch_ir.extract_ir(Block().eval(), (torch.empty(1, 5, 8), torch.ones(1, 5, dtype=torch.int64)))
 torch_ir.deserialize_ir(ir.to_json())
+torch_ir.deserialize_ir(block.to_json())
 print(len(ir.nodes), [name for name in ("sympy", "torch._dynamo", "torch_ir.capture.record") if name in sys.modules])
 """
 
 
 def test_a_first_capture_and_checked_load_import_no_sympy() -> None:
-    """Nor torch._dynamo and the other recorders, for a convolutional network in a fresh process."""
+    """Nor torch._dynamo and the other recorders, for convolutions and masked attention in a fresh process."""
     done = subprocess.run([sys.executable, "-c", COLD], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "10 []", done.stderr
 
