@@ -108,7 +108,7 @@ def _started_ranks() -> Iterator[dict[int, "LocalRanks"]]:
 
 @pytest.fixture
 def _forked_python(programs: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the rank processes that a test starts."""
+    """Fork the rank processes, scripts and modules of tests that a test starts."""
     if programs:
         monkeypatch.setattr(sys, "executable", str(programs / "python"))
 

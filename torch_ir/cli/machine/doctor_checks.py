@@ -179,7 +179,7 @@ def _transformers() -> str:
 def _diffusers() -> str:
     import diffusers
 
-    scheduler: Any = diffusers.DDIMScheduler(num_train_timesteps=4)  # type: ignore[no-untyped-call]  # not annotated
+    scheduler: Any = diffusers.DDIMScheduler(num_train_timesteps=4)
     scheduler.set_timesteps(2)
     if len(scheduler.timesteps) != 2:
         raise RuntimeError("a scheduler has other steps than asked for")
