@@ -170,7 +170,7 @@ LISTED: dict[str, tuple[Any, tuple[Tensor, ...], list[int]]] = {
     "denormal numbers": (lambda self, x: x > 0, (torch.tensor([1.0, 1e-40, 0.0]),), [1]),
     "products of denormal numbers": (lambda self, x: x * 2, (torch.tensor([1.0, 1e-40, 0.0]),), [1]),
     "quotients of denormal numbers": (lambda self, x: 1e-40 / x, (torch.tensor([1.0, 2.0, 1e-38]),), [0, 1, 2]),
-    "complex powers": (lambda self, x, y: torch.view_as_real(x**y)[:, 0], (COMPLEX[1:3], torch.zeros(2) * 1j), [0]),
+    "complex powers": (lambda self, x, y: torch.view_as_real(x**y)[:, 0], (COMPLEX[1:3], torch.zeros(2) * 1j), [0, 1]),
 }  # fmt: skip
 
 
