@@ -158,3 +158,26 @@ def _wrong(dtype: str, every: int) -> list[str]:
 def test_operators_on_odd_values(dtype: str) -> None:
     """Every eighth operator of torch's database, on drawn and adversarial values."""
     assert _wrong(dtype, 8) == []
+
+
+COMPLEX = torch.tensor([complex(1, 2), complex(1, NAN), complex(INF, 1), complex(-3, 0.5)])
+OTHER = torch.tensor([complex(2, 1), complex(1, -INF), complex(0, 1), complex(1, 1)])
+LISTED: dict[str, tuple[Any, tuple[Tensor, ...], list[int]]] = {
+    "exponents above 63": (lambda self, x: 2**x, (torch.tensor([3, 62, 64, 70]),), [2, 3]),
+    "sums of complex numbers": (lambda self, x, y: torch.view_as_real(x + y)[:, 0], (COMPLEX, OTHER), [1]),
+    "conversions out of range": (lambda self, x: x.to(torch.int64), (torch.tensor([1.5, -2.5, 1e20, INF]),), [2, 3]),
+    "conversions to narrow integers": (lambda self, x: x.to(torch.int16), (torch.tensor([1.5, -2.5, 3e9]),), [2]),
+    "denormal numbers": (lambda self, x: x > 0, (torch.tensor([1.0, 1e-40, 0.0]),), [1]),
+    "products of denormal numbers": (lambda self, x: x * 2, (torch.tensor([1.0, 1e-40, 0.0]),), [1]),
+    "quotients of denormal numbers": (lambda self, x: 1e-40 / x, (torch.tensor([1.0, 2.0, 1e-38]),), [0, 1, 2]),
+    "complex powers": (lambda self, x, y: torch.view_as_real(x**y)[:, 0], (COMPLEX[1:3], torch.zeros(2) * 1j), [0, 1]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_listed_differences_are_the_only_ones(name: str) -> None:
+    """docs/stablehlo.md lists these: other elements are equal, and one that becomes equal must leave the list."""
+    function, inputs, places = LISTED[name]
+    (made,), (wanted,) = both(function, *inputs)
+    is_close = torch.isclose(made.double(), wanted.double(), rtol=1e-5, atol=0, equal_nan=True)
+    assert (~is_close).nonzero().flatten().tolist() == places
