@@ -3,6 +3,7 @@
 import time
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from torch_ir import (
     OpNode,
     PlanError,
     SerializationError,
+    ShardError,
     Symbol,
     Target,
     TensorMeta,
@@ -26,6 +28,7 @@ from torch_ir import (
     find_plan,
     liveness,
     optimize,
+    shard,
     to_python,
     validate_ir,
 )
@@ -114,6 +117,11 @@ def operators_in_calls(count: int) -> IR:
     return IR(nodes, [x], nodes[-1].outputs, functions=functions)
 
 
+def _sharded(ir: IR) -> None:
+    with suppress(ShardError):  # not all sizes can be divided
+        shard(ir, {"**": "rowwise"}, {"tp": 2})
+
+
 @pytest.mark.parametrize(
     ("make", "ask", "size"),
     [
@@ -129,6 +137,7 @@ def operators_in_calls(count: int) -> IR:
         (operators_in_calls, operator_uses, 1000),
         (operators_in_calls, lambda ir: cost(ir).by_op(), 1000),
         (SHAPES["weights"], lambda ir: Target("none").lower(ir).missing, 500),
+        (SHAPES["tied keys"], _sharded, 300),
         (SHAPES["sizes between"], lambda ir: optimize(ir, passes=["fuse-elementwise"]), 400),
     ],
 )

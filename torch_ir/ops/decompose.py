@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch_ir.errors import ConversionError, TorchIRError, first_line
 from torch_ir.ir import IR, Device, Expr, OpNode, TensorMeta
 from torch_ir.ir.graph.attr_types import values_in
-from torch_ir.ir.graph.free_names import fresh
+from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ops.calling import empty, keywords, mapped
 from torch_ir.ops.effects import is_uninitialised, may_alias, writes_in_place
 from torch_ir.ops.neutral_state import NeutralState
@@ -199,7 +199,7 @@ class _Steps:
     def __init__(self, node: OpNode, device: str) -> None:
         self.node = node
         self.device = Device(device)
-        self.taken: set[str] = set()
+        self.taken = Names()
         self.made: dict[Any, Any] = {}  # recorded call -> tensor, or tuple of tensors
 
     def graph(self, module: fx.GraphModule) -> IR:

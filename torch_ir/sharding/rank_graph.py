@@ -119,7 +119,9 @@ class RankGraph:
             self.gathered.add(param)
             self.give(param, first_divisible(param, self.whole.ranks), OUTSIDE, param.key or param.name)
             return
-        wanted = {module: self.padded(param, place) for module, place in self.whole.plan.of_weight(param).items()}
+        planned = self.whole.plan.of_weight(param)
+        pieces = {place: self.padded(param, place) for place in set(planned.values())}
+        wanted = {module: pieces[place] for module, place in planned.items()}
         places = set(wanted.values())
         self.give(param, places.pop() if len(places) == 1 else REPLICATE, OUTSIDE, param.key or param.name)
         if places and len(wanted) > 1:

@@ -13,7 +13,7 @@ from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.analysis.shapes.size_polynomials import product
 from torch_ir.errors import ShapeError, ShardError
 from torch_ir.ir import IR, Dim, Expr, MemoryFormat, OpNode, Origin, Param, TensorMeta
-from torch_ir.ir.graph.free_names import fresh
+from torch_ir.ir.graph.free_names import fresh, taken_names
 from torch_ir.ir.graph.placements import REPLICATE, Padded, Partial, Placement, Routed, Shard, rank_key
 
 NEW = {"dtype": None, "layout": None, "device": None, "pin_memory": None}  # the defaults of a factory function
@@ -47,7 +47,7 @@ class Writer:
         self._shapes = shapes
         self._is_function, self._infers = is_function, infers
         self._is_deciding = False
-        self._taken = {tensor.name for tensor in ir.tensors()} | {node.name for node in ir.nodes}
+        self._taken = taken_names(ir)
 
     def add(
         self,

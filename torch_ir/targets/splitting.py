@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.graph.free_names import fresh
+from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ops.decompose import decomposed
 
 
@@ -16,7 +16,7 @@ class Splitter:
 
     def __init__(self, ir: IR) -> None:
         self._device = ir.device
-        self._names = {tensor.name for tensor in ir.tensors()}
+        self._names = Names(tensor.name for tensor in ir.tensors())
         self._known: dict[Hashable, IR | str] = {}
         self._open: set[str] = set()  # operators being decomposed, to detect recursion
 

@@ -139,18 +139,20 @@ class Cost(Work):
         Each function is counted once and multiplied by its calls at a place.
         """
         names = () if whole_calls else called_by(row.node for row in self.nodes if row.node.is_call)
-        inside = {name: ask(self.functions[name], whole_calls) for name in names if name in self.functions}
+        inside: dict[str, dict[str, Work]] = {
+            name: ask(self.functions[name], whole_calls) for name in names if name in self.functions
+        }
         groups: dict[str, list[Work]] = {}
         calls: Counter[tuple[str, str]] = Counter()
         characters = 0
         for row in self.nodes:
             place, name = key(row.node)
-            function = row.node.attrs["function"] if is_open(row.node) else None
+            function: str = row.node.attrs["function"] if is_open(row.node) else ""
             if not inside.get(function):
                 groups.setdefault(joined(place, name), []).append(row)
                 continue
             if (place, function) not in calls:
-                characters += sum(map(len, inside[function])) + len(inside[function]) * len(place)
+                characters += sum(len(place) + len(name) for name in inside[function])
                 self._check_rows(groups, characters)
                 for name in inside[function]:  # groups are in the order in which they first occur
                     groups.setdefault(joined(place, name), [])

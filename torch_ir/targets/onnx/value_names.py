@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir
 
 from torch_ir.ir import IR
-from torch_ir.ir.graph.free_names import fresh
+from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.targets.onnx.call_nodes import shape_of
 
 
@@ -20,7 +20,7 @@ def name_values(ir: IR, graph: onnx_ir.Graph) -> None:
         *zip(graph.inputs, inputs, strict=True),
         *zip(graph.outputs, [*(tensor.name for tensor in ir.graph_outputs), *changed], strict=True),
     ]
-    taken: set[str] = set()
+    taken: set[str] = Names()
     names = {value: fresh(name, taken) for value, name in wanted}
     for value in _inner_values(graph):
         if value not in names and value.name in taken:
