@@ -13,14 +13,14 @@ SUITES = {
     "files": ("files", "format", "json", "json_values", "protobuf", "parse"),
     "capture": (
         "extract", "extract_effects", "extract_interface", "fast_capture", "exactness_check", "one_naming",
-        "crosscheck", "ladder", "writes", "dynamic", "torch_internals", "own_shape_rules",
+        "crosscheck", "ladder", "causes", "writes", "dynamic", "torch_internals", "own_shape_rules",
     ),
     "record": ("record", "record_decisions"),
     "run": ("executor", "executor_state", "weights"),
     "verify": ("verify", "verify_catches", "localise"),
     "optimiser": ("passes", "optimise_models", "fold_batch_norm", "fuse_layers", "pack_convolutions"),
     "targets": ("to_torch", "onnx", "backends"),
-    "models": ("comprehensive", "architectures"),
+    "models": ("comprehensive", "architectures", "llm"),
 }  # fmt: skip
 
 
