@@ -26,7 +26,7 @@ test-torch:  ## the core suites with TORCH=2.15.*, TRANSFORMERS=5.23.* (pinned i
 	grep -Ev '^($(UNPINNED))==' constraints.txt > $(TORCH_ENV)/constraints.txt
 	$(TORCH_ENV)/bin/python -m pip install --quiet --disable-pip-version-check -c $(TORCH_ENV)/constraints.txt \
 		'torch==$(TORCH)' $(if $(TRANSFORMERS),'transformers==$(TRANSFORMERS)') -e '.[safetensors,draw,transformers,protobuf,onnx]' \
-		expecttest hypothesis jsonschema pytest pytest-xdist
+		expecttest grpcio-tools hypothesis jsonschema pytest pytest-xdist
 	$(TORCH_ENV)/bin/python -m tests.core_tests $(TORCH_TESTS) -p no:cacheprovider
 
 browser: .venv/.installed  ## a Chromium for the tests of pages, where there is none and it can be had; never fails

@@ -4,19 +4,21 @@ import copy
 import json
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from transformers import AutoConfig
+from transformers.cache_utils import LinearAttentionLayer
 
 from tests.architectures import Architecture, architectures
 from tests.language_models import NOT_CARRIED, carry, language_models
 from torch_ir import IR, ExecutionError, ExportError, GraphError, IRExecutor, extract_ir, meta_init
 from torch_ir.cli.dispatch import main
 from torch_ir.errors import MissingExtraError
-from torch_ir.llm import cache_map, extract_llm, generate, verify_llm
+from torch_ir.llm import cache_map, caches, extract_llm, generate, verify_llm
 from torch_ir.llm.generation import example_prompt
 
 TOKENS = 8
@@ -157,6 +159,15 @@ def test_layers_as_functions(llama: Any, graphs: IR, cache_length: int | None) -
         assert "LlamaDecoderLayer" in graph.functions
     flat = carried(llama, cache_length=cache_length) if cache_length else graphs
     assert str(decode.at_level("aten")) == str(flat.functions["decode"])
+
+
+def test_older_recurrent_states_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 5.14, a layer has one state, and not a number of them."""
+    config = AutoConfig.for_model("mamba2")
+    older = SimpleNamespace(layers=[LinearAttentionLayer.__new__(LinearAttentionLayer)])
+    monkeypatch.setattr(caches, "DynamicCache", lambda config: older)
+    with pytest.raises(ExportError, match=r"keeps recurrent states, which needs transformers 5\.14"):
+        caches.Caches.of(config, None)
 
 
 def test_recurrent_states() -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from transformers import cache_utils
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers import __version__, cache_utils
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, LinearAttentionLayer
 
 from torch_ir.errors import ExportError
 from torch_ir.llm.cache_layers import (
@@ -71,6 +71,11 @@ class Caches:
             if type(layer) not in _CLASSES:
                 kind = type(layer).__name__
                 raise ExportError(f"layer {index} of {config.model_type} keeps a {kind}, which is not supported")
+            if isinstance(layer, LinearAttentionLayer) and not hasattr(layer, "number_of_states"):
+                raise ExportError(
+                    f"layer {index} of {config.model_type} keeps recurrent states, which needs transformers 5.14 or "
+                    f"newer; {__version__} is installed"
+                )
         if not config.is_encoder_decoder:
             states = [getattr(layer, "number_of_states", 0) for layer in layers]
             kinds = [LayerKind(_CLASSES[type(layer)], each) for layer, each in zip(layers, states, strict=True)]

@@ -230,7 +230,8 @@ def _transforms(model: Any, loading: Any) -> list[Any]:
     from transformers.conversion_mapping import get_model_conversion_mapping
 
     found = get_model_conversion_mapping(model, add_legacy=False)
-    return [each for each in found if not isinstance(each, loading.PrefixChange)]
+    prefixes = getattr(loading, "PrefixChange", ())  # older transformers have none
+    return [each for each in found if not isinstance(each, prefixes)]
 
 
 class _Computing(nn.Module):
