@@ -18,7 +18,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from torch_ir import _version
-from torch_ir.capture.instrument import all_intercepted
+from torch_ir.capture.instrument import Handler, all_intercepted
 from torch_ir.capture.program.provenance import source_line
 from torch_ir.capture.state.reached_code import functions_of
 from torch_ir.capture.walk import modules
@@ -180,7 +180,10 @@ def questions_noted() -> Iterator[None]:
             _current.questions.note(tensor, "is_shared", sys._getframe(1))
         return original(tensor)
 
-    asked = {(type(nn.Parameter), "__instancecheck__"): ask, (torch.Tensor, "is_shared"): ask_for_memory}
+    asked: dict[tuple[Any, str], Handler] = {
+        (type(nn.Parameter), "__instancecheck__"): ask,
+        (torch.Tensor, "is_shared"): ask_for_memory,
+    }
     with all_intercepted(asked), QuestionMode():
         yield
 

@@ -85,7 +85,8 @@ class ATenModule(nn.Module):
 
 
 def _is_traced() -> bool:
-    return torch.compiler.is_compiling() or torch.jit.is_tracing() or is_transforming()
+    jit: Any = torch.jit  # torch does not annotate its functions
+    return torch.compiler.is_compiling() or jit.is_tracing() or is_transforming()
 
 
 def _check_memory(ir: IR, values: Sequence[Any], weights: Sequence[Tensor]) -> None:
