@@ -338,20 +338,12 @@ OVERLOADS: dict[str, Callable[[Calls], tuple[Any, ...]]] = {
 }  # fmt: skip
 OVERLOADS |= {f"conv{count}d.padding": padded_convolution(count) for count in (1, 2, 3)}
 OVERLOADS |= {"sum.default": unary, "max.other": Calls.pair, "min.other": Calls.pair}
-CREATING = (
-    "rand",
-    "randn",
-    "zeros",
-    "ones",
-    "full",
-    "zeros_like",
-    "ones_like",
-    "empty_like",
-    "full_like",
-    "new_zeros",
-    "new_ones",
-)
-CREATING += ("new_empty", "new_full", "to.dtype_layout")
+CREATING = frozenset(
+    (
+        "rand", "randn", "zeros", "ones", "full", "zeros_like", "ones_like", "empty_like", "full_like", "new_zeros",
+        "new_ones", "new_empty", "new_full", "to.dtype_layout",
+    )
+)  # fmt: skip
 BITWISE = ("bitwise_and", "bitwise_or", "__and__", "__or__")
 RANGES = {"default": count_up, "start": count_from, "start_step": count_by}
 

@@ -83,7 +83,8 @@ def floor(call: Calls) -> tuple[Any, ...]:
 
 
 def binary(call: Calls) -> tuple[Any, ...]:
-    return call.one_of(call.pair(), (call.pair()[0], call.one_of(2, 0.5, True)))
+    found: tuple[Any, ...] = call.one_of(call.pair(), (call.pair()[0], call.one_of(2, 0.5, True)))
+    return found
 
 
 def comparison(call: Calls) -> tuple[Any, ...]:
@@ -199,7 +200,8 @@ def heads(call: Calls, batch: int, count: int, length: int, width: int, dtype: t
     if how < 0.4:
         return call.tensor([batch, count, length, width], dtype)
     whole = torch.empty([batch, length, call.one_of(1, 3) * count * width], dtype=dtype, device="meta")
-    return call.tape.given(whole[..., -count * width :].unflatten(-1, (count, width)).transpose(1, 2))
+    part = whole[..., whole.shape[-1] - count * width :]
+    return call.tape.given(part.view(batch, length, count, width).transpose(1, 2))
 
 
 def attention(call: Calls) -> tuple[Any, ...]:

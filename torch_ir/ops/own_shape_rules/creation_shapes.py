@@ -83,7 +83,11 @@ def to_dtype(
 ) -> torch.Tensor:
     """A cast, or the tensor itself."""
     require(dtype in DTYPES and memory_format in (None, torch.preserve_format))
-    return tensor if dtype == tensor.dtype and not copy else like(tensor, dtype)
+    if dtype == tensor.dtype and not copy:
+        return tensor
+    made = like(tensor, dtype)
+    require(min(tensor.shape, default=0) > 1 or made.stride() == tensor.stride())  # others are sometimes kept
+    return made
 
 
 def to_device(tensor: torch.Tensor, device: Any, dtype: Any, *how: Any) -> torch.Tensor:
