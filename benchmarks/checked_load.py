@@ -19,7 +19,7 @@ REPEATS = 7
 
 
 def run() -> str:
-    """Load each file in a separate process; exclude torch's start-up."""
+    """Load each file in a separate process, in which torch is imported."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for case in CASES:
@@ -35,7 +35,6 @@ def run() -> str:
 
 def measured(path: str) -> dict[str, float]:
     """Return the seconds of each way to load a file, and the peak memory of a checked load."""
-    warm_up()
     forget_peak()
     before = memory("VmRSS")
     first = _seconds(lambda: torch_ir.load_ir(path))
@@ -47,16 +46,6 @@ def measured(path: str) -> dict[str, float]:
     }
     best = {name: min(_seconds(load) for _ in range(REPEATS)) for name, load in ways.items()}
     return {**best, "first": first, "bytes": taken}
-
-
-def warm_up() -> None:
-    """Trigger the imports of torch's first shape inference: 1.3 s, once per process."""
-    x, y, z = (torch_ir.TensorMeta(name, (1, 8, 8, 8), "float32") for name in "xyz")
-    nodes = [
-        torch_ir.OpNode("y", "aten.hardswish.default", [x], [y], args=["self"]),
-        torch_ir.OpNode("z", "aten.clamp.default", [y], [z], {"min": 0.0, "max": None}, args=["self"]),
-    ]
-    torch_ir.validate_ir(IR(nodes, [x], [z]))
 
 
 def _seconds(action: Callable[[], Any]) -> float:
