@@ -20,6 +20,7 @@ _LOGGERS = ("", "torch", "torch_ir", "torch._subclasses.fake_tensor", "torch.fx"
 
 def process_state() -> dict[str, Any]:
     """Generators, modes, threads, files, environment, handlers, modules, logging, warnings, garbage collection."""
+    gc.collect()  # else files that nothing refers to are closed at some time in between
     return {
         **settings(),
         "torch's generator": torch.get_rng_state().numpy().tobytes(),

@@ -38,7 +38,7 @@ _HARMLESS = re.compile(
     r"|resize(_as)?(_sparse)?\.|sparse_resize(_and_clear)?\.|_resize_output\.|_fw_primal_copy|_make_dual_copy|pinverse"
     r"|storage_offset|_nested_tensor_storage_offsets|is_set_to|retains_grad|_use_(cudnn|miopen)_ctc|is_vulkan_available"
     r"|_scaled_dot_product_cudnn|linalg_pinv|_sparse_semi_structured)"
-    r"|prims\.(resize|_make_token|_sink_tokens|inductor_)"
+    r"|prims\.(resize|_make_token|_sink_tokens|inductor_)|torch_ir\.fixed_attribute"  # one of a table of names
 )
 _PARTS_OF_TORCH = (
     "torch._inductor.lowering", "torch._inductor.fx_passes.bucketing", "torch._dynamo.variables.streams",

@@ -35,6 +35,8 @@ def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False, is_blin
     With `when_forward_ends`, also notify it then, since torch.export restores some of the state itself. A blind capture
     does not execute forward in Python, or not on the model's own modules.
     """
+    state: PythonState  # with the hook below, which is not a change
+    read: list[str] = []
 
     def note(changed: Changed) -> None:
         observed = _observed.get()
@@ -44,7 +46,6 @@ def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False, is_blin
 
     hooks = [model.register_forward_hook(lambda *_: note(state.changed()))] if when_forward_ends else []
     state = PythonState(model)
-    read: list[str] = []
 
     def call(name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         read.append(name)
