@@ -15,7 +15,7 @@ import torch
 
 from torch_ir.capture.instrument import intercepted
 from torch_ir.capture.program.provenance import calling_line
-from torch_ir.ops.torch_internals import version_of
+from torch_ir.ops.torch_internals import DisableTorchFunction, version_of
 
 COPIES = "torch_ir_copies"  # attribute of a graph module: the first line that a later write affects
 Version = Callable[[torch.Tensor], int]  # counts writes to the memory of a tensor
@@ -55,4 +55,5 @@ def no_op_copies(version: Version) -> Iterator[NoOpCopies]:
 
 def torch_version(tensor: torch.Tensor) -> int:
     """Return torch's count of writes; 0 for an inference tensor, which has none."""
-    return 0 if tensor.is_inference() else version_of(tensor)
+    with DisableTorchFunction():  # otherwise it would count as a question of the model
+        return 0 if tensor.is_inference() else version_of(tensor)

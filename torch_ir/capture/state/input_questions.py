@@ -5,6 +5,7 @@ The graph is specialised to the answer at capture. A guard for each question com
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from torch_ir import _version
 from torch_ir.capture.instrument import Handler, all_intercepted
 from torch_ir.capture.program.provenance import source_line
 from torch_ir.capture.state.reached_code import functions_of
@@ -33,7 +35,7 @@ _ASKED: dict[Any, str] = {
     **{getattr(torch.Tensor, name).__get__: name for name in _PROPERTIES},
     **{getattr(torch.Tensor, name): name for name in _METHODS},
 }
-_PATCHES = frozenset((__file__, torch.__file__))  # the second is the file name of patches
+_OURS = (os.path.dirname(_version.__file__) + os.sep, torch.__file__)  # the second is the file name of patches
 _BETWEEN = frozenset(("__torch_function__", "__instancecheck__"))  # frames between the question and who asks
 
 
@@ -228,6 +230,6 @@ def guard_by_code(model: nn.Module, ir: IR, call: Any) -> None:
 
 def _asking_line(frame: FrameType | None) -> str:
     """Return the line that asks, below modes and recorders, if it is the user's; else an empty string."""
-    while frame is not None and (frame.f_code.co_name in _BETWEEN or frame.f_code.co_filename in _PATCHES):
+    while frame is not None and (frame.f_code.co_name in _BETWEEN or frame.f_code.co_filename.startswith(_OURS)):
         frame = frame.f_back
     return "" if frame is None else source_line(frame.f_code.co_filename, frame.f_lineno)
