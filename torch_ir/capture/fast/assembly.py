@@ -19,6 +19,7 @@ from torch_ir.capture.naming.constant_keys import ConstantKeys
 from torch_ir.capture.naming.export_names import Names, functional_name, input_names, weight_name
 from torch_ir.capture.naming.running_modules import Scope
 from torch_ir.capture.program.functional_writes import Writes, without_writes
+from torch_ir.capture.state.held_contents import PLAIN
 from torch_ir.capture.state.input_questions import note_inputs
 from torch_ir.capture.walk import own_attributes, walk, weights
 from torch_ir.ir import IR, Branch, OpNode, Origin, Param, Slot, TensorMeta
@@ -74,6 +75,8 @@ class Assembly:
                     yield module.__dict__, name, swapped
 
     def _is_held(self, value: Any) -> bool:
+        if PLAIN.issuperset(map(type, value.values() if type(value) is dict else value)):
+            return False
         return any(id(leaf) in self._weights for leaf in pytree.tree_leaves(value))
 
     def _ghost_of(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -211,6 +211,8 @@ class PythonState:
                 self._empty.append(value)
             elif kind is set and not value:
                 self._contents.append(((*where, name), value, set()))
+            elif kind is tuple and PLAIN.issuperset(map(type, value)):
+                continue
             elif not isinstance(value, nn.Module):
                 self._see(value, (*where, name))
         for table in map(attributes.get, MODULE_TABLES):
