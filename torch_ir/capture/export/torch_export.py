@@ -37,7 +37,7 @@ from torch_ir.capture.state.input_questions import inputs_noted, questions_noted
 from torch_ir.capture.state.layout_questions import LAYOUT, layout_questions
 from torch_ir.capture.state.side_effects import constants_kept, drop_failed_calls, left_as_it_was
 from torch_ir.capture.state.tensor_leaks import contained
-from torch_ir.capture.state.tensor_memory import DataAttribute, refuse_set_memory
+from torch_ir.capture.state.tensor_memory import refuse_set_memory
 from torch_ir.capture.state.weight_attributes import assigned_attributes_noted, refuse_attributes
 from torch_ir.capture.walk import modules, walk
 from torch_ir.errors import Cause, ConversionError, ExportError
@@ -114,8 +114,7 @@ def trace(
         args, keywords = _each_its_own(call, mode)
         try:
             copies = stack.enter_context(nullcontext() if in_strict_mode else no_op_copies(torch_version))
-            stack.enter_context(nullcontext() if in_strict_mode else DataAttribute())
-            stack.enter_context(nullcontext() if in_strict_mode else questions_noted())
+            stack.enter_context(nullcontext() if in_strict_mode else questions_noted(data=True))
             with torch.no_grad(), quiet(), recorded_decisions(dynamic_shapes) as decisions, questions as lines:
                 program = torch.export.export(
                     model, args, keywords, dynamic_shapes=dynamic_shapes, strict=in_strict_mode

@@ -21,6 +21,7 @@ from torch_ir import _version
 from torch_ir.capture.instrument import Handler, all_intercepted
 from torch_ir.capture.program.provenance import source_line
 from torch_ir.capture.state.reached_code import functions_of
+from torch_ir.capture.state.tensor_memory import GET_DATA, SET_DATA, data_of, is_asked_by_a_model
 from torch_ir.capture.walk import modules
 from torch_ir.errors import Cause, ConversionError
 from torch_ir.ir import IR, OpNode, Slot
@@ -142,13 +143,24 @@ def _asking_for_class() -> Any:
 
 
 class QuestionMode(TorchFunctionMode):
-    """Notes questions about tensors of torch's own classes."""
+    """Notes questions about tensors of torch's own classes.
+
+    With `data`, `t.data` is `t.detach()`, and assignments to it are refused: a second mode would double the time that
+    torch needs for each attribute.
+    """
+
+    def __init__(self, data: bool) -> None:
+        super().__init__()
+        self._asked = {**_ASKED, GET_DATA: "data", SET_DATA: "data"} if data else _ASKED
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func in _ASKED and _current.questions is not None:
-            _current.questions.note(args[0], _ASKED[func], sys._getframe(1))
+        name = self._asked.get(func)
+        if name == "data" and is_asked_by_a_model(sys._getframe(1)):
+            return data_of(args[0], is_set=func == SET_DATA)
+        if name is not None and name != "data" and _current.questions is not None:
+            _current.questions.note(args[0], name, sys._getframe(1))
         return func(*args, **(kwargs or {}))
 
 
@@ -167,8 +179,8 @@ def inputs_noted(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def questions_noted() -> Iterator[None]:
-    """Note questions about tensors of torch's own classes."""
+def questions_noted(*, data: bool = False) -> Iterator[None]:
+    """Note questions about tensors of torch's own classes; with `data`, let a tracer follow `t.data`."""
 
     def ask(original: Callable[..., Any], kind: Any, value: Any) -> Any:
         if _current.questions is not None:
@@ -184,7 +196,7 @@ def questions_noted() -> Iterator[None]:
         (type(nn.Parameter), "__instancecheck__"): ask,
         (torch.Tensor, "is_shared"): ask_for_memory,
     }
-    with all_intercepted(asked), QuestionMode():
+    with all_intercepted(asked), QuestionMode(data):
         yield
 
 

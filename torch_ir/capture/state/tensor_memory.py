@@ -7,12 +7,10 @@ writes through a view whose elements share memory, because torch does not say ho
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from torch_ir.capture.program.provenance import is_users, user_line, users_frame
 from torch_ir.errors import Cause, ConversionError
@@ -39,20 +37,14 @@ def _refusal(place: str, how: str) -> ConversionError:
     )
 
 
-class DataAttribute(TorchFunctionMode):
-    """Makes `t.data` return `t.detach()`, which torch.export can trace, and refuses assignments to it."""
-
-    def __torch_function__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        if func in (GET_DATA, SET_DATA) and _is_asked_by_a_model(sys._getframe(1)):
-            if func == SET_DATA:
-                raise refusal("`t.data = ...`")
-            return args[0].detach()
-        return func(*args, **(kwargs or {}))
+def data_of(tensor: torch.Tensor, is_set: bool) -> torch.Tensor:
+    """Return `t.detach()` for `t.data`, which torch.export can trace; refuse an assignment to it."""
+    if is_set:
+        raise refusal("`t.data = ...`")
+    return tensor.detach()
 
 
-def _is_asked_by_a_model(frame: FrameType | None) -> bool:
+def is_asked_by_a_model(frame: FrameType | None) -> bool:
     """Whether the caller, below other modes, is the user's code or a layer of torch, and not the tracer."""
     while frame is not None and frame.f_code.co_name == "__torch_function__":
         frame = frame.f_back
