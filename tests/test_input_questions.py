@@ -202,3 +202,19 @@ def test_a_class_of_tensors_that_changes_operators_is_refused(kind: type[Tensor]
     for capture in CAPTURES:
         with pytest.raises(ExportError, match=f"is a {kind.__name__}, a subclass of Tensor"):
             _captured(held, torch.ones(3), capture)
+
+
+class Scaled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * getattr(x, "scale", 1.0)
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_an_attribute_of_an_example_that_forward_reads_is_refused(capture: str) -> None:
+    """The graph would have the value of one example, or none; other attributes do not matter."""
+    x = torch.ones(3)
+    vars(x)["note"] = "not read"
+    assert _captured(Scaled().eval(), x, capture).nodes
+    vars(x)["scale"] = 3.0
+    with pytest.raises(ExportError, match="'scale', a Python attribute of an input"):
+        _captured(Scaled().eval(), x, capture)

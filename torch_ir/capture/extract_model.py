@@ -26,6 +26,7 @@ from torch_ir.capture.ladder import TIME_LIMIT, climb
 from torch_ir.capture.state.default_dtype import refuse_close_integers
 from torch_ir.capture.state.outer_autocast import autocast_inside
 from torch_ir.capture.state.tensor_memory import refuse_overlapping_writes
+from torch_ir.capture.state.weight_attributes import refuse_attributes_of_inputs
 from torch_ir.capture.steps import Request, steps
 from torch_ir.capture.walk import modules, weights
 from torch_ir.errors import CaptureWarning, ExportError, did_you_mean
@@ -180,6 +181,7 @@ def _check_request(model: nn.Module, call: Call, strict: bool, *, is_training: b
     if strict:
         _require_meta(model, call)
     refuse_untraceable(model, call)
+    refuse_attributes_of_inputs(model, pytree.tree_leaves(call))
     if model.training and not is_training:
         warnings.warn(
             f"{type(model).__name__} is in training mode: dropout and batch statistics are captured; "

@@ -1,8 +1,11 @@
-"""Python attributes that a user's code sets on weights, for the tensors that take their place during a capture."""
+"""Python attributes that a user's code sets on weights, for the tensors that take their place during a capture.
+
+Those of inputs are refused where forward reads them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -13,7 +16,7 @@ from torch_ir.capture.program.provenance import source_line
 from torch_ir.capture.state.reached_code import assigned_elsewhere, functions_of, strings_in
 from torch_ir.capture.state.side_effects import note_change
 from torch_ir.capture.walk import modules, weights
-from torch_ir.errors import ConversionError
+from torch_ir.errors import ConversionError, ExportError
 
 
 class WeightAttributes:
@@ -40,15 +43,34 @@ class WeightAttributes:
 
 def refuse_attributes(model: nn.Module) -> None:
     """Refuse a model whose code reads an attribute of a weight, for a tracer that shows it another tensor."""
-    held = {name: weight for weight in weights(model) for name in vars(weight.tensor) if not name.startswith("_")}
-    if held:
-        kinds = dict.fromkeys(map(type, modules(model)))
-        read = {name for kind in kinds for function in functions_of(kind) for name in strings_in(function.__code__)}
-        if found := sorted(read & held.keys()):
-            key = held[found[0]].key
-            raise ConversionError(
-                f"forward may read {found[0]!r}, a Python attribute of {key!r}, which torch.export hides"
-            )
+    held = {name: weight for weight in weights(model) for name in _own(weight.tensor)}
+    if found := _read(model, held):
+        key = held[found].key
+        raise ConversionError(f"forward may read {found!r}, a Python attribute of {key!r}, which torch.export hides")
+
+
+def refuse_attributes_of_inputs(model: nn.Module, inputs: Iterable[Any]) -> None:
+    """Refuse a model whose code reads an attribute of an input: the inputs of a graph have values only."""
+    plain = [leaf for leaf in inputs if type(leaf) in (torch.Tensor, nn.Parameter)]
+    if found := _read(model, {name for tensor in plain for name in _own(tensor)}):
+        raise ExportError(
+            f"forward may read {found!r}, a Python attribute of an input, which the inputs of a graph do not have; "
+            "pass it as an argument of forward"
+        )
+
+
+def _own(tensor: torch.Tensor) -> list[str]:
+    """Return the attributes that a user has set on a tensor."""
+    return [name for name in vars(tensor) if not name.startswith("_")]
+
+
+def _read(model: nn.Module, names: Collection[str]) -> str:
+    """Return the first of these names that the code of a model uses; empty if it uses none."""
+    if not names:
+        return ""
+    kinds = dict.fromkeys(map(type, modules(model)))
+    used = {name for kind in kinds for function in functions_of(kind) for name in strings_in(function.__code__)}
+    return min(used.intersection(names), default="")
 
 
 @contextmanager
