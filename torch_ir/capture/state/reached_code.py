@@ -24,9 +24,6 @@ _IMPLICIT = frozenset(
 )  # fmt: skip
 _DEPTH = 3  # of modules in modules
 _known_functions: WeakKeyDictionary[Any, Sequence[ref[FunctionType]]] = WeakKeyDictionary()
-
-
-_TABLES = ("stored", "loaded", "assigned", "attributes")
 _USED = {
     "STORE_GLOBAL": ("stored", 0), "DELETE_GLOBAL": ("stored", 0), "LOAD_NAME": ("loaded", 0),
     "LOAD_GLOBAL": ("loaded", 1 if sys.version_info >= (3, 11) else 0),
@@ -204,16 +201,12 @@ def _members(function: FunctionType) -> Iterator[Member]:
 @functools.lru_cache(maxsize=4096)
 def names_in(code: CodeType) -> Names:
     """Return the names in a function and in its nested functions."""
-    stored: dict[str, None] = {}
-    loaded: dict[str, None] = {}
-    assigned: dict[str, None] = {}
-    attributes: dict[str, None] = {}
-    tables = dict(zip(_TABLES, (stored, loaded, assigned, attributes), strict=True))
+    found: dict[str, dict[str, None]] = {use: {} for use in Names._fields}
     for inner in _codes(code):
-        for table, name in _used_names(inner):
-            tables[table][name] = None
-    attributes |= assigned
-    return Names(tuple(stored), tuple(loaded), frozenset(attributes), frozenset(assigned))
+        for use, name in _used_names(inner):
+            found[use][name] = None
+    assigned = frozenset(found["assigned"])
+    return Names(tuple(found["stored"]), tuple(found["loaded"]), assigned.union(found["attributes"]), assigned)
 
 
 def _used_names(code: CodeType) -> Iterator[tuple[str, str]]:
