@@ -83,7 +83,7 @@ def _one_run(job: Job, attempt: int, seconds: float) -> Done:
     count, log = job.folder / COUNT, job.folder / f"log-{attempt}.txt"
     count.write_bytes(bytes(8))
     with log.open("wb") as output:
-        command = _command(job, attempt, seconds)
+        command = _command(job, seconds)
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
         status = _end_of(process, seconds)
     said = log.read_text(errors="replace")
@@ -96,11 +96,11 @@ def _one_run(job: Job, attempt: int, seconds: float) -> Done:
     return Done(executions, _largest(_COVERAGE, said), _largest(_PEAK, said))
 
 
-def _command(job: Job, attempt: int, seconds: float) -> list[str]:
+def _command(job: Job, seconds: float) -> list[str]:
     return [
         sys.executable, "-X", "faulthandler", "-m", "fuzz.one", job.target, str(job.number),
         f"-max_total_time={max(1, int(seconds))}", "-max_len=20000", f"-timeout={_TIMEOUT}", "-rss_limit_mb=2048",
-        f"-report_slow_units={_TIMEOUT}", "-reload=1", f"-seed={1 + job.number + 1000 * attempt}",
+        f"-report_slow_units={_TIMEOUT}", "-reload=1",  # the seed is random: the inputs that fail are kept
         f"-dict={FOLDER / job.target / 'words'}", f"-artifact_prefix={job.crashes}/",
         *(f"-handle_{name}=0" for name in ("segv", "bus", "abrt", "ill", "fpe")),  # faulthandler prints the stack
         str(FOLDER / job.target / "corpus"),
