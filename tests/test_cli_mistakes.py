@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
 
 from tests.command_line import failure
 from torch_ir import TensorMeta, extract_ir
@@ -41,6 +42,17 @@ def here(tmp_path, monkeypatch, graph):
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.mark.parametrize("verb", ["run", "bench"])
+def test_all_sizes_that_need_a_number_are_named_at_once(here, capsys, verb):
+    """With numbers in their ranges; and every command that runs a graph takes the word `random` for weights."""
+    with torch.device("meta"):
+        sizes = {0: Dim("batch"), 1: Dim("rows", min=20, max=30)}
+        extract_ir(nn.Linear(4, 8).eval(), (torch.empty(2, 25, 4),), dynamic_shapes=(sizes,)).save("open.json")
+    message = failure(capsys, verb, "open.json", "--weights", "random")
+    assert message.endswith("needs numbers for its sizes 'batch', 'rows': add --dim batch=8 --dim rows=20")
+    assert main([verb, "open.json", "--weights", "random", *message.partition(": add ")[2].split()]) == 0
 
 
 @pytest.mark.parametrize("level", [(), ("--level", "module"), ("--level", "aten")])

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import catalogue
 from tests.command_line import failure
 from tests.proof import captured, captured_entry, module
-from torch_ir import IR, GraphError, OpNode, TensorMeta
+from torch_ir import IR, GraphError, OpNode, TensorMeta, optimize
 from torch_ir.cli.dispatch import main
 from torch_ir.simulators import to_scale_sim, to_timeloop, to_zigzag
 
@@ -81,6 +81,16 @@ def test_convolutions_that_scale_sim_cannot_say_are_products(layer: nn.Module, t
     x = torch.randn(2, 4, 20) if isinstance(layer, nn.Conv1d) else torch.randn(2, 4, 20, 20)
     to_scale_sim(captured(layer.eval(), x), tmp_path / "conv.csv")
     assert sum(map(conv_macs, conv_rows(tmp_path / "conv.csv"))) == counted(layer, x)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "gpt"])
+def test_layers_of_fused_operators(name: str, tmp_path: Path) -> None:
+    """An optimised graph has the same multiply-adds to simulate; none of them hides in a fused operator."""
+    ir = captured_entry(name)
+    better = optimize(ir, "full")[0]
+    assert any(node.op_type.startswith("fused.") for node in better.nodes)
+    before, after = (to_scale_sim(each, tmp_path / "layers.csv") for each in (ir, better))
+    assert (after["macs"], after["left_out"]) == (before["macs"], before["left_out"])
 
 
 def test_names_do_not_mean_depth_wise(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch_ir import (
     IRExecutor,
     SerializationError,
     WeightLoadError,
+    cost_report,
     execute_ir,
     extract_ir,
     open_weights,
@@ -51,6 +52,21 @@ def test_every_format_keeps_it(ir: IR, tmp_path: Path) -> None:
     for name in ("graph.json", "graph.ir", "graph.pb"):
         ir.save(tmp_path / name)
         assert IR.load(tmp_path / name).to_json() == ir.to_json()
+
+
+def test_rows_of_cost_fold() -> None:
+    """The `*` of a key is a step of the path; the stacks of layers that cost the same are one row."""
+    ir = IR.parse("""
+graph Net(x: float32[2, 4]) {
+  stack w: float32[3, 4, 4] = "layers.0.experts.*.w"
+  stack v: float32[3, 4, 4] = "layers.1.experts.*.w"
+  add: float32[3, 4, 4] = aten.add.Tensor(self=w, other=v, alpha=1)
+  matmul: float32[3, 2, 4] = aten.matmul.default(self=x, other=add)
+  return matmul
+}
+""")
+    rows = {row.name: row.params for row in cost_report(ir).rows}
+    assert rows["layers.*.experts.*"] == 96
 
 
 @pytest.mark.parametrize("form", ["state dict", "file", "stream", "isolated", "own key"])

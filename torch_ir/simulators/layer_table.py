@@ -18,7 +18,7 @@ from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.errors import INVALID_ARGUMENTS, GraphError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.attr_types import DTYPES
-from torch_ir.ir.regroup.functions import FUSED, inline_all
+from torch_ir.ir.regroup.functions import inline_all
 from torch_ir.ir.sizes.expressions import names_in
 
 
@@ -59,9 +59,9 @@ class LayerTable:
 
 
 def layers_of(ir: IR, sizes: Mapping[str, int] | None = None) -> LayerTable:
-    """Return the layers of a graph at these sizes; calls are opened."""
+    """Return the layers of a graph at these sizes; calls are inlined, those of fused operators too."""
     flat = ir.clone()
-    inline_all(flat, lambda call: not call.op_type.startswith(FUSED))
+    inline_all(flat)
     layers: list[Layer] = []
     left_out: dict[str, int] = {}
     made_by: dict[str, int] = {}  # tensor -> the last layer that it depends on

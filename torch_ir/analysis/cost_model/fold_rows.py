@@ -6,6 +6,8 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from torch_ir.analysis.cost_model.table_rows import Row, joined_rows
 
+_Pattern = tuple[str | None, ...]  # a step of a path may itself be `*`: an expert of a checkpoint that stacks them
+
 
 def fold_layers(rows: Iterable[Row]) -> list[Row]:
     """Return the rows with those of modules that differ only in numbers, and cost the same, joined.
@@ -13,7 +15,7 @@ def fold_layers(rows: Iterable[Row]) -> list[Row]:
     layers.0.mlp, layers.1.mlp, layers.2.mlp   ->  layers.*.mlp, or layers.0-1.mlp if the last one differs
     """
     groups: dict[Hashable, list[Row]] = {}
-    numbers: dict[str, list[tuple[int, ...]]] = {}
+    numbers: dict[_Pattern, list[tuple[int, ...]]] = {}
     for row in rows:
         pattern, number = _parted(row.name)
         groups.setdefault((pattern, row.count, row.work.amounts(), row.params), []).append(row)
@@ -24,21 +26,20 @@ def fold_layers(rows: Iterable[Row]) -> list[Row]:
     ]
 
 
-def _parted(name: str) -> tuple[str, tuple[int, ...]]:
-    """Return a path with `*` for its numbers, and the numbers."""
+def _parted(name: str) -> tuple[_Pattern, tuple[int, ...]]:
+    """Return the steps of a path with None for its numbers, and the numbers."""
     steps = name.split(".")
-    return ".".join("*" if step.isdecimal() else step for step in steps), tuple(
-        int(step) for step in steps if step.isdecimal()
-    )
+    numbers = tuple(int(step) for step in steps if step.isdecimal())
+    return tuple(None if step.isdecimal() else step for step in steps), numbers
 
 
-def _name(members: Sequence[Row], numbers: dict[str, list[tuple[int, ...]]]) -> str:
+def _name(members: Sequence[Row], numbers: dict[_Pattern, list[tuple[int, ...]]]) -> str:
     """Name folded rows: `*` for all numbers of a list of modules, otherwise the numbers themselves."""
     pattern = _parted(members[0].name)[0]
-    mine = list(zip(*(_parted(row.name)[1] for row in members), strict=True))
-    every = list(zip(*numbers[pattern], strict=True))
-    texts = iter("*" if set(own) == set(known) else _ranges(own) for own, known in zip(mine, every, strict=True))
-    return ".".join(next(texts) if step == "*" else step for step in pattern.split("."))
+    mine = zip(*(_parted(row.name)[1] for row in members), strict=True)
+    every = zip(*numbers[pattern], strict=True)
+    texts = iter(["*" if set(own) == set(known) else _ranges(own) for own, known in zip(mine, every, strict=True)])
+    return ".".join(next(texts) if step is None else step for step in pattern)
 
 
 def _ranges(numbers: Iterable[int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.input_files import read_files
@@ -11,7 +11,7 @@ from torch_ir.cli.arguments.size_specs import DimRange
 from torch_ir.errors import CommandError, did_you_mean
 from torch_ir.ir import IR, TensorMeta, evaluate
 from torch_ir.ir.sizes.expressions import names_in
-from torch_ir.ir.sizes.symbols import solve
+from torch_ir.ir.sizes.symbols import Symbol, solve
 
 if TYPE_CHECKING:
     import torch
@@ -70,15 +70,17 @@ def graph_inputs(ir: IR, specs: Sequence[InputSpec], dims: Mapping[str, DimRange
         if spec.value is not Nothing:
             given[tensor] = spec.value
         else:
-            given[tensor] = random_tensor(_numbers(spec.shape, sizes, spec.text), spec.dtype, generator, spec.below)
+            given[tensor] = random_tensor(
+                _numbers(spec.shape, sizes, spec.text, ir.symbols), spec.dtype, generator, spec.below
+            )
     _read_sizes(ir, given, sizes)
     numbers = {symbol.tensor: symbol.name for symbol in ir.symbols.values() if symbol.dim is None}
     return [
         given[tensor]
         if tensor in given
-        else sizes[_checked(numbers[tensor], sizes, tensor.name)]
+        else _number(ir, numbers[tensor], sizes, tensor.name)
         if tensor in numbers
-        else random_tensor(_numbers(tensor.shape, sizes, tensor.name), tensor.dtype, generator)
+        else random_tensor(_numbers(tensor.shape, sizes, tensor.name, ir.symbols), tensor.dtype, generator)
         for tensor in ir.graph_inputs
     ]
 
@@ -145,14 +147,22 @@ def _read_sizes(ir: IR, given: Mapping[TensorMeta, Any], sizes: Sizes) -> None:
             sizes.setdefault(symbol.name, size)
 
 
-def _numbers(shape: Sequence[int | str], sizes: Mapping[str, int], place: str) -> list[int]:
-    for dim in shape:
-        for name in sorted(names_in(dim)):
-            _checked(name, sizes, place)
+def _numbers(
+    shape: Sequence[int | str], sizes: Mapping[str, int], place: str, symbols: Mapping[str, Symbol] | None = None
+) -> list[int]:
+    _check_sizes(symbols or {}, dict.fromkeys(name for dim in shape for name in sorted(names_in(dim))), sizes, place)
     return [int(evaluate(dim, sizes)) for dim in shape]
 
 
-def _checked(name: str, sizes: Mapping[str, int], place: str) -> str:
-    if name not in sizes:
-        raise CommandError(f"the input {place!r} needs a number for its size {name!r}: add --dim {name}=4")
-    return name
+def _number(ir: IR, name: str, sizes: Mapping[str, int], place: str) -> int:
+    _check_sizes(ir.symbols, [name], sizes, place)
+    return sizes[name]
+
+
+def _check_sizes(symbols: Mapping[str, Symbol], names: Iterable[str], sizes: Mapping[str, int], place: str) -> None:
+    """Raise CommandError for the symbolic sizes of an input that have no number."""
+    missing = [name for name in names if name not in sizes]
+    if missing:
+        needed = "a number for its size" if len(missing) == 1 else "numbers for its sizes"
+        options = " ".join(f"--dim {name}={symbols[name].example if name in symbols else 4}" for name in missing)
+        raise CommandError(f"the input {place!r} needs {needed} {', '.join(map(repr, missing))}: add {options}")

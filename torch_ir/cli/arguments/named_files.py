@@ -20,6 +20,11 @@ _IN_PLACE = ("optimize", "convert")  # may overwrite the graph they read
 _WRITE_FOLDERS = ("golden", "sweep")
 
 
+def weights_or_random(text: str) -> str | None:
+    """Parse `--weights` of a command that draws random weights if no file is given; None for `random`."""
+    return None if text == _RANDOM else text
+
+
 def check_files(arguments: argparse.Namespace) -> None:
     """Raise CommandError for files that a command should not read or write, before it computes anything."""
     given = {name: text for name in (*_READ, *_WRITTEN) if isinstance(text := getattr(arguments, name, None), str)}

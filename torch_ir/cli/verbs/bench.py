@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import MODELS
+from torch_ir.cli.arguments.named_files import weights_or_random
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import (
     BACKENDS,
@@ -44,7 +45,12 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]  # arguments and keywords of the m
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     argument(parser, "files FILE", "IR files that compute the same; the first is the base", nargs="+")
-    argument(parser, "-w --weights FILE", ".pt, .safetensors (default: the model's, or random)")
+    argument(
+        parser,
+        "-w --weights FILE",
+        ".pt, .safetensors, or `random` (default: the model's, else random)",
+        type=weights_or_random,
+    )
     argument(
         parser,
         "--against NAMES",

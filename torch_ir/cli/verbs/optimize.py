@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
+from torch_ir.cli.arguments.named_files import weights_or_random
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_json, argument, save_graph, show, terminal_width
 from torch_ir.cli.verbs.passes import list_all
@@ -55,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="",
     )
     argument(parser, "--verify", "run both graphs on random inputs and weights and compare; exit with 1 if they differ")
-    argument(parser, "-w --weights FILE", "verify with these: .pt, .safetensors (default: random)")
+    argument(
+        parser, "-w --weights FILE", "verify with these: .pt, .safetensors (default: `random`)", type=weights_or_random
+    )
     argument(parser, "--dtype DTYPE", "verify in this dtype, such as float64 or bfloat16")
     argument(parser, "--list", "list all passes with their options")
     add_json(parser)
