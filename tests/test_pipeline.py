@@ -14,9 +14,11 @@ from torch import nn
 import catalogue
 from catalogue import Entry
 from tests.adversarial.shapes import SHAPES
+from tests.proof import module
 from tests.sharded_models import Tower, language_model
 from torch_ir import (
     IR,
+    ExecutionError,
     IRExecutor,
     PipelineError,
     extract_ir,
@@ -89,6 +91,23 @@ def same(ir: IR, pipeline: IR, inputs: Any, weights: Any, kwargs: Any = None) ->
 
 def firsts(pipeline: IR) -> list[str]:
     return [row.first for row in pipeline_report(pipeline).rows]
+
+
+def test_a_stage_is_never_guards_alone() -> None:
+    """They return nothing; they run with the next stage, and still refuse inputs that take the other branch."""
+    model = module(lambda self, x: self.l(x) if x.sum() > 0 else x, l=nn.Linear(4, 4))
+    x = torch.ones(2, 4)
+    pipeline = split(extract_ir(model, (x,), strict=False, explore=1), 2, anywhere=True)
+    assert all(stage_of(pipeline, number).graph_outputs for number in range(2))
+    executor = IRExecutor(pipeline, model.state_dict())
+    assert torch.equal(executor.execute((x,))[0], model(x))
+    with pytest.raises(ExecutionError, match="branches on data"):
+        executor.execute((-x,))
+
+
+def test_a_graph_without_nodes() -> None:
+    with pytest.raises(PipelineError, match="no nodes that stages could compute"):
+        split(extract_ir(nn.Identity(), (torch.empty(2, device="meta"),)), 2)
 
 
 def test_a_pipeline_is_a_graph_of_calls() -> None:

@@ -42,9 +42,10 @@ def segments_of(ir: IR, *, depth: int, anywhere: bool, sizes: Mapping[str, int],
 
 
 def _kept_together(ir: IR, rows: list[list[OpNode]]) -> list[list[OpNode]]:
-    """Join the rows between the first read of a buffer and the computation of its new value.
+    """Join the rows between the first read of a buffer and the computation of its new value, and rows without results.
 
-    Otherwise another stage would read the buffer and never see the new value.
+    Otherwise another stage would read the buffer and never see the new value; and a stage of guards alone would
+    return nothing.
     """
     number = {node: at for at, row in enumerate(rows) for node in row}
     joined: set[int] = set()  # rows to merge with the row before
@@ -52,6 +53,12 @@ def _kept_together(ir: IR, rows: list[list[OpNode]]) -> list[list[OpNode]]:
         users = [*target.consumers, value.producer] if target.param is not None else []
         places = [number[node] for node in users if node in number]
         joined.update(range(min(places) + 1, max(places) + 1) if places else ())
+    changed = {value for _, value in ir.mutations}
+    for at, row in enumerate(rows):
+        results = [tensor for node in row for tensor in node.outputs]
+        is_used = any(number.get(reader) != at for tensor in results for reader in tensor.consumers)
+        if not is_used and changed.isdisjoint(results) and len(rows) > 1:
+            joined.add(min(at + 1, len(rows) - 1))
     found: list[list[OpNode]] = []
     for at, row in enumerate(rows):
         if at in joined:

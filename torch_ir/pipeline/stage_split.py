@@ -56,6 +56,8 @@ def split(
     if EXTENSION in ir.extensions:
         return _of_training(ir, stages, memory, at, depth=depth, anywhere=anywhere, device=device, sizes=sizes)
     segments = segments_of(ir, depth=depth, anywhere=anywhere or bool(at), sizes=sizes or {}, device=device)
+    if not segments:
+        raise PipelineError("the graph has no nodes that stages could compute")
     if at:
         pipeline = _as_stages(ir, segments, _named(segments, at))
     elif memory is None:
