@@ -70,7 +70,7 @@ def _findings(names: Iterable[str], seconds: float) -> Iterator[Finding]:
 
 
 def _run_check(name: str, seconds: float, children: set[subprocess.Popen[str]]) -> Finding:
-    """Run one check in a process of its own and return its result, even if the process crashes."""
+    """Run one check in a separate process and return its result, even if the process crashes."""
     import json
     import signal
     import sys

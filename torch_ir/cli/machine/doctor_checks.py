@@ -1,4 +1,4 @@
-"""The checks of `torch-ir doctor`, each run in a process of its own.
+"""The checks of `torch-ir doctor`, each run in a separate process.
 
 A check returns its findings in a few words, or raises an exception.
 """
