@@ -63,7 +63,7 @@ def other_version(backend: str) -> str:
     swept = tables().get(backend)
     if swept is None or swept.installed == swept.version:
         return ""
-    return f"{swept.package} {swept.installed} was never compared with torch, only {swept.version}"
+    return f"back end {backend!r} was compared with eager for {swept.package} {swept.version}, not for {swept.installed}"
 
 
 def is_elsewhere(ir: IR) -> bool:

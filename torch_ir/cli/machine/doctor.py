@@ -112,6 +112,14 @@ def _lines(found: list[Finding]) -> Iterator[str]:
     rows = [["check", "state", "found"]]
     rows += [[finding["name"], finding["state"], printable(finding["detail"])] for finding in found]
     yield from aligned(rows, left=(0, 1, 2), width=terminal_width(), long=2)
-    fixes = [f"  {finding['name']}: {finding['mend']}" for finding in found if finding["mend"]]
-    if fixes:
-        yield from ("", "to fix:", *fixes)
+    for title, is_optional in (("to fix:", False), ("optional; to install:", True)):
+        lacking = [finding for finding in found if finding["mend"] and _is_optional(finding) is is_optional]
+        if lacking:
+            yield from ("", title, *(f"  {finding['name']}: {finding['mend']}" for finding in lacking))
+
+
+def _is_optional(finding: Finding) -> bool:
+    """Whether a check failed only because an extra is not installed."""
+    from torch_ir.cli.machine.doctor_checks import CHECKUPS
+
+    return finding["state"] == "missing" and not CHECKUPS[finding["name"]].is_core

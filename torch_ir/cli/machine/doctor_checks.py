@@ -18,6 +18,8 @@ from torch_ir.errors import first_line, install_command
 if TYPE_CHECKING:
     from torch_ir.ir import IR
 
+_DISTRIBUTIONS = {"google": "protobuf"}  # modules whose name is not that of their package
+
 
 @dataclass(frozen=True)
 class Checkup:
@@ -277,7 +279,8 @@ def main(name: str) -> None:
     try:
         state, detail = "ok", CHECKUPS[name].check()
     except ModuleNotFoundError as error:
-        state, detail = "missing", f"{error.name or error} is not installed"
+        name = str(error.name or error)
+        state, detail = "missing", f"{_DISTRIBUTIONS.get(name, name)} is not installed"
     except Exception as error:
         state, detail = "broken", f"{type(error).__name__}: {first_line(error)}"
     print(f"\n{json.dumps([state, detail])}", flush=True)
