@@ -133,5 +133,5 @@ def _taken(operation: pickletools.OpcodeInfo, stack: _Stack) -> list[_Item]:
 
 def _item(value: _Item | None) -> _Item:
     if value is None:
-        raise ValueError("a mark in the place of a value")
+        raise ValueError("a mark where a value is expected")
     return value

@@ -263,7 +263,7 @@ class Writer:
         route = self.routes.get(before) if isinstance(before, Routed) else None
         if route is None or not isinstance(before, Routed) or after != before.returned(int(route.back.shape[0])):
             where = self.origin.module or tensor.name
-            raise ShardError(f"{where}: {tensor.name!r} is sorted by expert on each rank, and has no whole")
+            raise ShardError(f"{where}: {tensor.name!r} is sorted by expert on each rank and cannot be gathered")
         return self.chosen(self.exchanged(self.chosen(tensor, route.slots)), route.back)
 
     # -- rank-dependent values ----------------------------------------------------------------------------------------
