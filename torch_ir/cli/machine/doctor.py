@@ -88,7 +88,7 @@ def _run_check(name: str, seconds: float, children: set[subprocess.Popen[str]]) 
         last = errors.strip().rpartition("\n")[2]
         ending = signal.strsignal(-status) if status < 0 else f"status {status}"
         state, detail = "broken", f"its process ended with {ending}{f': {last}' if last else ''}"
-    return {"name": name, "state": state, "detail": detail, "mend": "" if state == "ok" else CHECKUPS[name].mend}
+    return {"name": name, "state": state, "detail": detail, "fix": "" if state == "ok" else CHECKUPS[name].fix}
 
 
 def _wait(command: list[str], seconds: float, children: set[subprocess.Popen[str]]) -> tuple[int, str, str]:
@@ -113,9 +113,9 @@ def _lines(found: list[Finding]) -> Iterator[str]:
     rows += [[finding["name"], finding["state"], printable(finding["detail"])] for finding in found]
     yield from aligned(rows, left=(0, 1, 2), width=terminal_width(), long=2)
     for title, is_optional in (("to fix:", False), ("optional; to install:", True)):
-        lacking = [finding for finding in found if finding["mend"] and _is_optional(finding) is is_optional]
+        lacking = [finding for finding in found if finding["fix"] and _is_optional(finding) is is_optional]
         if lacking:
-            yield from ("", title, *(f"  {finding['name']}: {finding['mend']}" for finding in lacking))
+            yield from ("", title, *(f"  {finding['name']}: {finding['fix']}" for finding in lacking))
 
 
 def _is_optional(finding: Finding) -> bool:

@@ -27,7 +27,7 @@ class Checkup:
 
     name: str
     check: Callable[[], str]
-    mend: str = ""
+    fix: str = ""
     is_core: bool = False
 
 
