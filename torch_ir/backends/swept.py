@@ -63,7 +63,9 @@ def other_version(backend: str) -> str:
     swept = tables().get(backend)
     if swept is None or swept.installed == swept.version:
         return ""
-    return f"back end {backend!r} was compared with eager for {swept.package} {swept.version}, not for {swept.installed}"
+    return (
+        f"back end {backend!r} was compared with eager for {swept.package} {swept.version}, not for {swept.installed}"
+    )
 
 
 def is_elsewhere(ir: IR) -> bool:
