@@ -24,7 +24,7 @@ TABLE = Path(__file__).parent / "swept.json"
 
 @dataclass(frozen=True)
 class Swept:
-    """What was compared of one back end: by operator, the combinations of dtypes, as `bool float32, float32 open`."""
+    """Dtype combinations in which one back end was compared with eager, by operator: `bool float32, float32 open`."""
 
     package: str
     version: str

@@ -24,7 +24,7 @@ from torch_ir.run.weight_files import WeightSource, weights_from, weights_read
 
 @dataclass(frozen=True)
 class TrainedStep:
-    """What one step returns, averaged over the micro-batches, and the weights and state that it changes, by key."""
+    """Results of one step, averaged over the micro-batches, and the weights and state that it changes, by key."""
 
     outputs: Any
     state: dict[str, torch.Tensor]

@@ -48,7 +48,7 @@ OUTSIDE = "\0"  # marks values that no module computes
 
 
 class Held(NamedTuple):
-    """Where a tensor is: the placement it is computed in, those after leaving modules, and its local tensors."""
+    """Placements of a tensor: the one it is computed in, those after leaving modules, and its local tensors."""
 
     home: Placement
     left: tuple[tuple[str, Placement], ...]

@@ -21,7 +21,7 @@ _NOWHERE = Origin()
 
 
 class Route(NamedTuple):
-    """How rows are sent to the ranks of their experts and back, on one rank."""
+    """Exchange of rows with the ranks of their experts, on one rank."""
 
     ends: TensorMeta  # of the rows of each of the rank's experts
     slots: TensorMeta  # where each received row is among them

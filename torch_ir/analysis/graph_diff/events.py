@@ -1,4 +1,4 @@
-"""What passes did between two graphs, as their nodes' `origins` say: folded, fused, merged, rewritten, removed.
+"""Changes that passes made between two graphs, from the nodes' `origins`: folded, fused, merged, rewritten, removed.
 
     for event in events(diff(before, after)):
         print(event.title)         # folded 53 batch_norm into conv2d

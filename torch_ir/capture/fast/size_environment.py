@@ -34,7 +34,7 @@ from torch_ir.ops.torch_internals import (
 
 
 class Request(NamedTuple):
-    """What torch needs: the signature of forward, the inputs without values, and the dynamic dimensions."""
+    """Arguments of torch: the signature of forward, the inputs without values, and the dynamic dimensions."""
 
     signature: inspect.Signature
     leaves: tuple[Any, ...]  # tensors on meta, and constants

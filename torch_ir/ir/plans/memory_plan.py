@@ -44,7 +44,7 @@ class Bank:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor is while steps `first` to `last` run, both included.
+    """Place of a tensor while steps `first` to `last` run, both included.
 
     With `is_scratch`, it is the memory that the node `name` needs inside, for the functions that it calls.
     """
