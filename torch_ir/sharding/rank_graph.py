@@ -152,7 +152,7 @@ class RankGraph:
         return Held(self.home[tensor], tuple(self._left.get(tensor, ())), tuple(self._forms[tensor].items()))
 
     def hold(self, tensor: TensorMeta, held: Held, maker: str) -> None:
-        """Let a tensor be where it was found before, in this or an equal graph."""
+        """Reuse the placement that was found for a tensor before, in this or an equal graph."""
         self.home[tensor], self._maker[tensor] = held.home, maker
         self._left[tensor], self._forms[tensor] = list(held.left), dict(held.forms)
 

@@ -251,7 +251,7 @@ class Writer:
         return self.add("aten.index_select.default", inputs, {"dim": 0}, name, shape=shape)
 
     def require(self, condition: TensorMeta, message: str) -> None:
-        """Let a run fail with this message unless the condition is true."""
+        """Add an assertion with this message."""
         name = fresh("assert_async", self._taken) if self._infers else "assert_async"
         self.append(
             OpNode(name, "aten._assert_async.msg", [condition], [], {"assert_msg": message}, args=["self"],

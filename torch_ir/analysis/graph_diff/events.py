@@ -74,7 +74,7 @@ def _title(kind: str, text: str, kinds: _Kinds, rows: Sequence[NodeDiff]) -> str
 
 
 class _Kinds:
-    """Tells for each row of a diff what happened to it."""
+    """Finds the kind of change of each row of a diff."""
 
     def __init__(self, found: Diff) -> None:
         self._once = set(over_weights(found.second)) - set(over_weights(found.first))
