@@ -147,7 +147,7 @@ def measured(case: Case, dtype: str, batch: int, options: argparse.Namespace) ->
     if not options.no_autotune:
         ways["torch.compile, max-autotune"] = lambda: torch.compile(model, mode="max-autotune")
         ways["ours, max-autotune"] = lambda: _tuned(ir, weights, options.device)
-    roads: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     actions: dict[str, Action] = {}
     with torch.no_grad():
         expected = model(sample).float()
@@ -158,13 +158,13 @@ def measured(case: Case, dtype: str, batch: int, options: argparse.Namespace) ->
                 actual = actions[name]().float()
             except Exception as error:  # any compiler error; the others are still measured
                 actions.pop(name, None)
-                roads[name] = {"wrong": str(error).strip().partition("\n")[0]}
+                results[name] = {"wrong": str(error).strip().partition("\n")[0]}
                 continue
             off = float((actual - expected).abs().max() / expected.abs().max())
-            roads[name] = {"prepared": time.perf_counter() - start, "off": off}
+            results[name] = {"prepared": time.perf_counter() - start, "off": off}
         for name, seconds in _race(actions, options.rounds, options.device).items():
-            roads[name]["seconds"] = seconds
-    return {"model": case.name, "dtype": dtype, "batch": batch, "roads": roads}
+            results[name]["seconds"] = seconds
+    return {"model": case.name, "dtype": dtype, "batch": batch, "results": results}
 
 
 def _tuned(ir: torch_ir.IR, weights: dict[str, Tensor], device: str) -> Callable[..., Any]:
@@ -206,23 +206,23 @@ def _turn(action: Action, calls: int, device: str) -> float:
 
 def _table(found: list[dict[str, Any]]) -> str:
     """Return the milliseconds of eager, and the speed of the others relative to it."""
-    names = list(dict.fromkeys(name for entry in found for name in entry["roads"]))
+    names = list(dict.fromkeys(name for entry in found for name in entry["results"]))
     rows = []
     for entry in found:
-        roads = entry["roads"]
-        base = statistics.median(roads["eager"]["seconds"])
+        results = entry["results"]
+        base = statistics.median(results["eager"]["seconds"])
         cells = [entry["model"], entry["dtype"], entry["batch"], f"{base * 1000:.3f} ms"]
         rows.append(
-            [*cells, *(_cell(roads.get(name, {"wrong": "not measured"}), roads["eager"]) for name in names[1:])]
+            [*cells, *(_cell(results.get(name, {"wrong": "not measured"}), results["eager"]) for name in names[1:])]
         )
     return table(["model", "dtype", "batch", "eager", *names[1:]], rows)
 
 
-def _cell(road: dict[str, Any], eager: dict[str, Any]) -> str:
-    if "wrong" in road:
-        return road["wrong"]
-    ratios = [one / other for one, other in zip(eager["seconds"], road["seconds"], strict=True)]
-    return f"{digits(statistics.median(ratios))} (off by {road['off']:.0e}, made in {road['prepared']:.0f} s)"
+def _cell(result: dict[str, Any], eager: dict[str, Any]) -> str:
+    if "wrong" in result:
+        return result["wrong"]
+    ratios = [one / other for one, other in zip(eager["seconds"], result["seconds"], strict=True)]
+    return f"{digits(statistics.median(ratios))} (off by {result['off']:.0e}, made in {result['prepared']:.0f} s)"
 
 
 def _machine(device: str) -> str:

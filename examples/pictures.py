@@ -90,12 +90,15 @@ def main() -> None:
     for name, (ir, options) in pictures().items():
         torch_ir.render(ir, folder / name, **options)
     with tempfile.TemporaryDirectory() as work:
-        before, after = Path(work, "before.json"), Path(work, "better.json")
+        after = Path(work, "better.json")
         for name, (ir, level, words) in pairs().items():
+            before = Path(work, "net.json" if name == "first-model.png" else "before.json")  # as the pages name it
             ir.save(before)
             torch_ir.optimize(ir, level)[0].save(after)
             torch_ir_command(["draw", str(before), "--against", str(after), *words, "-o", str(folder / name), "-q"])
-    for path in sorted(folder.glob("*.png")):
+        graph_of("unet").save(before)
+        torch_ir_command(["memory", str(before), "--picture", str(folder / "memory-plan.svg"), "-q"])
+    for path in sorted([*folder.glob("*.png"), *folder.glob("*.svg")]):
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
 
 

@@ -173,8 +173,8 @@ def test_the_verb_in_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
         record = json.loads(capsys.readouterr().out)
         assert record["weights"] == f"of {whose}"
         assert record["eager"] == f"the model, {MODEL}"
-        assert record["roads"].keys() == {"net.json", "eager"}
-        assert record["roads"]["eager"]["time"].keys() == {"median", "low", "high"}
+        assert record["results"].keys() == {"net.json", "eager"}
+        assert record["results"]["eager"]["time"].keys() == {"median", "low", "high"}
 
 
 def test_a_graph_that_computes_something_else_has_no_speed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

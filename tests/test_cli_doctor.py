@@ -24,7 +24,7 @@ BROKEN = {
 
 
 def test_broken_extras_are_rows(tmp_path):
-    """An import that raises, crashes, hangs or ends the process is one row with the command that mends it."""
+    """An import that raises, crashes, hangs or ends the process is one row with the command that fixes it."""
     for name, source in BROKEN.items():
         (tmp_path / name).write_text(source)
     found = {}
@@ -33,7 +33,7 @@ def test_broken_extras_are_rows(tmp_path):
         assert done.stderr == ""
         record = json.loads(done.stdout)
         assert (done.returncode, record["ok"]) == (0, True)
-        found |= {check["name"]: (check["state"], check["detail"], check["mend"]) for check in record["checks"]}
+        found |= {check["name"]: (check["state"], check["detail"], check["fix"]) for check in record["checks"]}
     assert found["python"][0] == "ok"
     assert found["safetensors"] == (
         "broken", "OSError: libxyz.so.1: cannot open shared object file", "pip install 'torch-ir[safetensors]'"
@@ -64,7 +64,7 @@ def test_what_is_installed_here_works(capsys):
 def test_every_extra_has_a_row():
     """Each with the command that installs it; but for those that serve work on torch_ir itself."""
     extras = metadata.metadata("torch-ir").get_all("Provides-Extra") or []
-    rows = {name: checkup.mend for name, checkup in CHECKUPS.items() if "torch-ir[" in checkup.mend}
+    rows = {name: checkup.fix for name, checkup in CHECKUPS.items() if "torch-ir[" in checkup.fix}
     assert rows == {name: f"pip install 'torch-ir[{name}]'" for name in {*extras} - {"all", "dev", "docs", "fuzz"}}
 
 
@@ -85,7 +85,7 @@ def test_commands_name_what_was_installed(source, tmp_path):
     program = (
         "import sys; sys.path[:] = [sys.argv[1], *(path for path in sys.path[1:] if 'site-packages' not in path)]\n"
         "from torch_ir.cli.machine.doctor_checks import CHECKUPS\n"
-        "print(CHECKUPS['onnx'].mend, CHECKUPS['torch_ir'].mend, sep='\\n')"
+        "print(CHECKUPS['onnx'].fix, CHECKUPS['torch_ir'].fix, sep='\\n')"
     )
     words = [sys.executable, "-c", program, str(tmp_path)]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)

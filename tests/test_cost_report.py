@@ -79,7 +79,7 @@ def test_calls_count_as_what_is_inside() -> None:
 
 
 def test_a_wrong_grouping() -> None:
-    with pytest.raises(GraphError, match="'layer' is not one of module, op, node"):
+    with pytest.raises(GraphError, match="unknown grouping 'layer'; expected one of module, op, node"):
         cost_report(mlp(), "layer")
 
 

@@ -271,7 +271,7 @@ def test_costs_by_module() -> None:
     """The largest change comes first; unchanged modules are omitted."""
     delta = cost_delta(mlp(), wider(), by="module")
     assert [row.name for row in delta.rows] == ["fc1", "fc2", "relu"]
-    with pytest.raises(GraphError, match="'layer' is not one of op, module"):
+    with pytest.raises(GraphError, match="unknown grouping 'layer'; expected one of op, module"):
         cost_delta(mlp(), mlp(), by="layer")
 
 

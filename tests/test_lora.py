@@ -173,14 +173,14 @@ def test_refused(model: Any, graph: IR, tmp_path: Path, config: dict[str, Any], 
 
 def test_adapter_of_another_model(model: Any, graph: IR, tmp_path: Path) -> None:
     folder = write_adapter(nn.Sequential(nn.Linear(8, 8)), tmp_path / "adapter", ("0",), 4)
-    with pytest.raises(WeightLoadError, match="adapts '0', which is no linear layer or embedding of this graph"):
+    with pytest.raises(WeightLoadError, match="adapts '0', which is not a linear layer or embedding of this graph"):
         merge_lora(graph, folder)
     wide = LlamaForCausalLM(LlamaConfig(**{**CONFIG.to_dict(), "intermediate_size": 64}))
     folder = write_adapter(wide, tmp_path / "wide", ("up_proj",), 4)
     with pytest.raises(WeightLoadError, match=r"has the shape \[48, 32\], but its adapter \[64, 32\]"):
         merge_lora(graph, folder)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(WeightLoadError, match="is no adapter of PEFT"):
+    with pytest.raises(WeightLoadError, match="is not a PEFT adapter"):
         merge_lora(graph, tmp_path / "empty")
 
 

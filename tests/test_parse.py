@@ -143,7 +143,7 @@ def test_long_constants_are_printed_without_values_and_must_be_given() -> None:
     )
     assert IR.parse(str(ir), constants=ir.constants).to_json() == ir.to_json()
     assert IR.parse(ir.to_text()).to_json() == ir.to_json()
-    assert "leaves out no constant 'tabel'; did you mean 'table'?" in str(
+    assert "omits no constant 'tabel'; did you mean 'table'?" in str(
         refused(str(ir), constants={**ir.constants, "tabel": ir.constants["table"]})
     )
     wrong = TensorData((2,), "float32", bytes(8))

@@ -15,7 +15,7 @@ NEEDS = {"to_executorch": "executorch", "to_tvm": "tvm"}
 
 def test_every_recipe_is_run_and_shown() -> None:
     """A recipe that is not run may be wrong."""
-    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "other-runtimes.md").read_text(encoding="utf-8")
     assert {path.stem for path in RECIPES.glob("*.py")} == set(NEEDS)
     for recipe in NEEDS:
         assert f"(../examples/recipes/{recipe}.py)" in page
@@ -24,7 +24,7 @@ def test_every_recipe_is_run_and_shown() -> None:
 @pytest.mark.parametrize("recipe", NEEDS)
 def test_the_page_shows_lines_of_the_recipe(recipe: str) -> None:
     """Lines that the page shows without running are in the file that is run."""
-    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "other-runtimes.md").read_text(encoding="utf-8")
     shown = page.partition(f"{recipe}.py)")[2].partition("```text\n")[2].partition("```")[0]
     held = {line.strip() for line in (RECIPES / f"{recipe}.py").read_text(encoding="utf-8").splitlines()}
     assert [line for line in shown.splitlines() if line.strip() not in held] == []

@@ -371,7 +371,10 @@ def test_gradients_that_forward_switches_on_are_there(forward: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"capture": "recrod"}, "capture='recrod' is none of auto, export, record; did you mean 'record'?"),
+        (
+            {"capture": "recrod"},
+            "unknown capture 'recrod'; expected one of auto, export, record; did you mean 'record'?",
+        ),
         ({"explore": 0}, "explore=0 must be a positive integer"),
         ({"explore": "all"}, "explore='all' must be a positive integer"),
         ({"level": "layer"}, "unknown level 'layer'"),

@@ -155,7 +155,7 @@ def test_limits_that_recomputation_cannot_meet() -> None:
         ({"loss": "mean"}, "loss='mean' must be a function of outputs and targets, 'seed', or None"),
         ({"micro_batches": 4}, "an input of shape (6, 8) cannot be split into 4 micro-batches"),
         ({"clip_norm": -1.0}, "clip_norm must be positive, not -1.0"),
-        ({"blocks": "fold"}, "blocks='fold' is none of inline, function"),
+        ({"blocks": "fold"}, "unknown blocks 'fold'; expected one of inline, function"),
         ({"optimizer": "adamw"}, "optimizer must be one of torch.optim"),
         ({"loss": lambda output, *_: output.detach().sum()}, "the loss does not depend on a parameter"),
     ],

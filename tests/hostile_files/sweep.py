@@ -32,13 +32,13 @@ def sweep(every: int = 1) -> list[Line]:
 
 
 def measure() -> dict[str, int | float | str]:
-    """How many files there are, how many ended as they must, and how many in each way by family."""
+    """How many files there are, how many were handled as expected, and how many in each way by family."""
     lines = sweep()
     counts = Counter((line.family, line.outcome) for line in lines)
     families = dict.fromkeys(line.family for line in lines)
     by_family = {f"{family}: {outcome}": counts[family, outcome] for family in families for outcome in OUTCOMES}
     return {
         "hostile files": len(lines),
-        "ended as they must": sum(line.outcome == line.expected for line in lines),
+        "handled as expected": sum(line.outcome == line.expected for line in lines),
         **{key: count for key, count in by_family.items() if count},
     }

@@ -25,7 +25,7 @@ _aten = torch.ops.aten
 def ungrouped_attention(
     query: Tensor, key: Tensor, value: Tensor, *given: Any, enable_gqa: bool = False, **options: Any
 ) -> Any:
-    """The same for a runtime that wants as many heads of keys and values as of queries."""
+    """Variant for a runtime that needs as many heads of keys and values as of queries."""
     if not enable_gqa:
         return attention(query, key, value, *given, **options)
     key, value = (_repeated(each, query.shape[-3] // each.shape[-3]) for each in (key, value))

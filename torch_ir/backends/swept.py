@@ -24,7 +24,7 @@ TABLE = Path(__file__).parent / "swept.json"
 
 @dataclass(frozen=True)
 class Swept:
-    """What was compared of one back end: by operator, the combinations of dtypes, as `bool float32, float32 open`."""
+    """Dtype combinations in which one back end was compared with eager, by operator: `bool float32, float32 open`."""
 
     package: str
     version: str
@@ -63,7 +63,9 @@ def other_version(backend: str) -> str:
     swept = tables().get(backend)
     if swept is None or swept.installed == swept.version:
         return ""
-    return f"{swept.package} {swept.installed} was never compared with torch, only {swept.version}"
+    return (
+        f"back end {backend!r} was compared with eager for {swept.package} {swept.version}, not for {swept.installed}"
+    )
 
 
 def is_elsewhere(ir: IR) -> bool:

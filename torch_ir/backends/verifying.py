@@ -89,7 +89,7 @@ def verify_unswept(name: str, run: Run, compiled: IR, ir: IR, weights: Mapping[s
         _warn_once(f"{name} was never compared with torch on a GPU; with verify=True, this graph is compared")
         return
     if version := other_version(name):
-        _warn_once(f"{version}; each compiled graph is compared with the executor now, unless verify=False")
+        _warn_once(f"{version}; each compiled graph is compared with the executor unless verify=False")
     else:
         _log.info("%s was never compared with torch in %s; comparing the graph now", name, ", ".join(lacking))
     try:

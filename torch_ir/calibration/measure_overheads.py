@@ -71,7 +71,7 @@ class WholeRuns:
 
     def overheads(self, device: Calibration) -> Overheads:
         """Return the overheads of the device whose operators are measured; without a compiler, as in the executor."""
-        # An operator of a graph counts by itself; a compiled graph of one node is all overhead.
+        # An operator of a graph counts alone; a compiled graph of one node is all overhead.
         one = {mode: 0.0 if mode == COMPILED else self._enqueuing for mode in self._started}
         started = {
             f"{mode}_run": max(0.0, round(self._seconds[call] - one[mode], 9)) for mode, call in self._started.items()

@@ -33,7 +33,7 @@ _INPUTS = 3
 
 @dataclass
 class Bench:
-    """Where cases get their tensors: slices of one large tensor of random values, which exceeds the cache."""
+    """Source of tensors for cases: slices of one large tensor of random values, which exceeds the cache."""
 
     device: torch.device
     dtype: torch.dtype

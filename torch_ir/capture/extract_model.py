@@ -118,7 +118,7 @@ def _check_options(capture: str, blocks: str, leaf: Any, dynamic_shapes: Any, fi
     for name, value, known in (("capture", capture, _CAPTURES), ("blocks", blocks, _BLOCKS)):
         if value not in known:
             nearest = did_you_mean(str(value), known)
-            raise ExportError(f"{name}={value!r:.40} is none of {', '.join(known)}{nearest}")
+            raise ExportError(f"unknown {name} {value!r:.40}; expected one of {', '.join(known)}{nearest}")
     if capture == "record" and dynamic_shapes is not None:
         raise ExportError("a recording has the sizes of its example inputs; dynamic_shapes need capture='export'")
     if isinstance(leaf, str):

@@ -56,7 +56,7 @@ def with_fixed(model: nn.Module, call: Call, fixed: Mapping[str, Any]) -> FixedC
 
 
 def _value(name: str, given: Any) -> torch.Tensor:
-    """Return a tensor of its own, which identifies the input among all others."""
+    """Return a new tensor that identifies this input among all others."""
     try:
         tensor = given.detach().clone() if isinstance(given, torch.Tensor) else torch.tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -33,7 +33,7 @@ def show_progress(text: str, done: int = 0, total: int = 0) -> None:
 
 
 def watch_layers(model: nn.Module) -> None:
-    """Let the line name the layer of a model that runs: the element of its longest list of modules."""
+    """Show the layer of a model that runs: the element of its longest list of modules."""
     if _line is not None:
         _line.layers = _layers_of(model)
 

@@ -107,7 +107,7 @@ def add_blocks(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device(parser: argparse._ActionsContainer, text: str) -> None:
-    """Add the option for the device of estimated times; `{}` in its help stands for what it accepts."""
+    """Add the option for the device of estimated times; `{}` in its help is replaced by what it accepts."""
     accepted = "peak=312TFLOPs,bw=2.0TB/s, a published one such as H100, a device file"
     argument(parser, "--device DEVICE", text.format(accepted))
 

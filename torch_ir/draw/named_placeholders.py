@@ -9,7 +9,7 @@ from torch_ir.ir import IR
 
 
 def named_placeholders(placeholders: str | Collection[str], *graphs: IR) -> frozenset[str]:
-    """Return the names of placeholders; raise DrawError for one that is no node of the graphs or their functions."""
+    """Return the names of placeholders; raise DrawError for one that is not a node of the graphs or their functions."""
     given = [placeholders] if isinstance(placeholders, str) else list(placeholders)
     if not given:
         return frozenset()

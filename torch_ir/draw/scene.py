@@ -109,7 +109,7 @@ def _emphasised(placeholders: Collection[str], focus: str | Collection[str], mar
 
 
 def _note(left_out: int, scene: Scene) -> str:
-    """Say how many assertions are not drawn, and what pale boxes are."""
+    """Return notes on the assertions that are not drawn, and on pale boxes."""
     omitted = f"{left_out} assertion{'s are' if left_out > 1 else ' is'} not drawn" if left_out else ""
     pale = "pale boxes lead to no result" if any(box.is_dead for box in scene.boxes) else ""
     return "; ".join(filter(None, (omitted, pale)))

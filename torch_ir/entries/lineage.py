@@ -13,7 +13,7 @@ Origin = tuple[str, str]  # an entry point, and the place of a tensor in its out
 
 
 class Lineage(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
-    """Remember the origins of every tensor that is computed while this mode is active."""
+    """Record the origins of every tensor that is computed while this mode is active."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # likewise

@@ -112,7 +112,7 @@ def _modules(pipeline: Any) -> dict[str, nn.Module]:
 
 @contextmanager
 def _intercepted(pipeline: Any, handle: Handler) -> Iterator[None]:
-    """Let `handle` answer all calls of components: of forward, and of the methods that are entry points."""
+    """Redirect all calls of components to `handle`: of forward, and of the methods that are entry points."""
     with ExitStack() as stack:
         for name, module in _modules(pipeline).items():
             methods = [method for method in _METHODS if callable(getattr(module, method, None))]
@@ -154,7 +154,7 @@ def _keywords(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[
 
 @contextmanager
 def _on_cpu(pipeline: Any) -> Iterator[None]:
-    """Let a pipeline with components on meta make its own tensors on the CPU."""
+    """Make a pipeline with components on meta create its own tensors on the CPU."""
     original = type(pipeline)
     if not any(parameter.is_meta for each in _modules(pipeline).values() for parameter in each.parameters()):
         yield

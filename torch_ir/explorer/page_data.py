@@ -52,7 +52,7 @@ class Marked:
 
 
 class Values(Protocol):
-    """What a runtime computed, compared with a golden pack: `torch_ir.Comparison` is one."""
+    """Values of a runtime, compared with a golden pack: `torch_ir.Comparison` is one."""
 
     @property
     def errors(self) -> Mapping[str, float]:

@@ -80,7 +80,7 @@ def _dims_fields(dims: Sequence[Dim]) -> list[Fields]:
 
 
 class Operation(NamedTuple):
-    """What a node computes."""
+    """The operation of a node."""
 
     op_type: str
     args: tuple[str, ...]

@@ -215,7 +215,7 @@ def _divergence(
 
 
 def _unknown(dumps: Dumps, places: Mapping[str, str], values: Iterable[Value]) -> list[str]:
-    """Return the dumps that are no value of the pack; the first ones with the nearest name, as that in a function."""
+    """Return the dumps that match no value of the pack, the first ones with the nearest known name."""
     used = set(places.values())
     known = {value.name: value.node for value in values}
     first = {node: name for name, node in reversed(known.items())}

@@ -51,7 +51,7 @@ def _files_below(folder: Path) -> list[Path]:
             with os.scandir(left.pop()) as entries:
                 for entry in entries:
                     if entry.name.endswith(_KINDS):
-                        found.append(Path(entry.path))  # of whatever kind: those that are no files are refused
+                        found.append(Path(entry.path))  # of any kind: what is not a file is refused later
                     elif entry.is_dir(follow_symlinks=False):
                         left.append(entry.path)
         except OSError as error:

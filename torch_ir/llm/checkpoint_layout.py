@@ -83,7 +83,7 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the weights of a model are stored: renamed, or to be converted."""
+    """Stored form of a model's weights: renamed, or to be converted."""
 
     model: Any
     own: Mapping[str, Tensor]  # the weights of the model, on meta

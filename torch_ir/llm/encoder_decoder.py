@@ -69,7 +69,7 @@ class EncoderDecoder(DecoderOnly):
         return found
 
     def _whole_prefill(self, forward: Callable[..., Any], **inputs: Any) -> Any:
-        """Let forward run the encoder, which merges what it reads."""
+        """Run the encoder inside forward, where it merges its inputs."""
         cache = self.caches.empty()
         with counted_placeholders(self.model.base_model):
             output = forward(**inputs, past_key_values=cache, use_cache=True, return_dict=True)

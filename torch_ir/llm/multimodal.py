@@ -162,7 +162,7 @@ class Multimodal(DecoderOnly):
 
     @contextmanager
     def _replaced_encoders(self, features: Mapping[str, Any], entry: Any) -> Iterator[None]:
-        """Let the encoders of a model or a copy of it return these features, whatever they are called with."""
+        """Make the encoders of a model or a copy of it return these features for any arguments."""
         with ExitStack() as stack:
             for modality, found in features.items():
                 owner = self._owner(modality)

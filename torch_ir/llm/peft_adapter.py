@@ -91,7 +91,7 @@ def read_adapter(path: str | os.PathLike[str]) -> Adapter:
     try:
         config = parse_json(read_text(folder / _CONFIG, Limits(file_bytes=_MOST_BYTES)))
     except (SerializationError, ValueError, RecursionError) as error:
-        raise WeightLoadError(f"{folder} is no adapter of PEFT: {error}") from error
+        raise WeightLoadError(f"{folder} is not a PEFT adapter: {error}") from error
     if not isinstance(config, dict):
         raise WeightLoadError(f"{folder / _CONFIG} does not contain an object")
     for option, known in _PLAIN.items():
@@ -178,5 +178,5 @@ def require_modules(adapter: Adapter, found: set[str], known: set[str]) -> None:
     if lost is not None:
         nearest = did_you_mean(lost, known)
         raise WeightLoadError(
-            f"{adapter.path} adapts {lost!r:.120}, which is no linear layer or embedding of this graph{nearest}"
+            f"{adapter.path} adapts {lost!r:.120}, which is not a linear layer or embedding of this graph{nearest}"
         )

@@ -1,4 +1,4 @@
-"""How checkpoints store quantised weights: for each method, the tensors of a weight and how they are dequantised.
+"""Quantised weights of checkpoints: for each method, the tensors of a weight and how they are dequantised.
 
 The `quantization_config` of a configuration names the method. Everything in it must be known: an option that this
 table does not list, or a value that it does not allow, is an error, because it may change the layout.

@@ -28,7 +28,7 @@ class Source:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What determines the nodes that compute the weights."""
+        """Key of the nodes that compute the weights."""
         function = self.form.dequantize
         options = function.keywords.items() if isinstance(function, partial) else ()
         kinds = tuple((tensor.dtype, tuple(tensor.shape)) for tensor in self.tensors.values())

@@ -1,4 +1,4 @@
-"""Let a graph read the tensors of a checkpoint: renamed, cast, converted or dequantised by nodes of the graph."""
+"""Make a graph read the tensors of a checkpoint: renamed, cast, converted or dequantised by nodes of the graph."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Rewriting:
-    """Let one graph read the tensors of the checkpoint, through nodes before its own."""
+    """Make one graph read the tensors of the checkpoint, through nodes before its own."""
 
     def __init__(self, graph: IR, layout: Layout, in_layers: bool) -> None:
         self.graph, self.layout, self.in_layers = graph, layout, in_layers
@@ -65,7 +65,7 @@ class Rewriting:
             run_with_readers(graph, self.dequantizing)
 
     def _rename(self, param: TensorMeta, is_written: bool) -> None:
-        """Let a weight that is not converted have the keys and the dtype of the checkpoint."""
+        """Give a weight that is not converted the keys and the dtype of the checkpoint."""
         assert param.param is not None
         keys = tuple(dict.fromkeys(self.layout.renamed.get(key, key) for key in param.param.keys))
         param.param = replace(param.param, keys=keys)

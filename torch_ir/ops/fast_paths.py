@@ -64,7 +64,7 @@ def uncompiled() -> Iterator[None]:
 
 @contextmanager
 def masks_as_in_eager(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Let torch's encoders and their layers compute with operators what their fused kernels return, by hooks.
+    """Make torch's encoders and their layers compute the results of their fused kernels with operators, by hooks.
 
     Without gradients, eager mode takes every number of a mask that is not 0 as masked, where other layers add it to
     the scores, and an encoder returns zeros at padded positions. No capture can follow these kernels.

@@ -1,4 +1,4 @@
-"""How Python objects hold others: in containers, attributes, closures, defaults, bound methods and partial functions.
+"""References of Python objects: in containers, attributes, closures, defaults, bound methods, partial functions.
 
 Searches of the objects that a model can reach use these functions, and decide which objects to enter.
 """

@@ -1,4 +1,4 @@
-"""What threads share: the lock of tracing, and settings of the whole process, which the last thread restores."""
+"""State shared by threads: the lock of tracing, and settings of the whole process, which the last thread restores."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What `optimize` did; costs are measured on first access."""
+    """Report of `optimize`; costs are measured on first access."""
 
     given: IR
     better: IR

@@ -24,7 +24,7 @@ from torch_ir.run.weight_files import WeightSource, weights_from, weights_read
 
 @dataclass(frozen=True)
 class TrainedStep:
-    """What one step returns, averaged over the micro-batches, and the weights and state that it changes, by key."""
+    """Results of one step, averaged over the micro-batches, and the weights and state that it changes, by key."""
 
     outputs: Any
     state: dict[str, torch.Tensor]
@@ -93,7 +93,7 @@ class _Run:
         while any(waiting):
             ready = [stage for stage, line in enumerate(waiting) if line and self._is_ready(stage, *line[-1])]
             if not ready:
-                raise PipelineError("the parts of the pipeline wait for each other")
+                raise PipelineError("the parts of the pipeline depend on each other in a cycle")
             for stage in ready:
                 self._run_one(stage, *waiting[stage].pop())
 

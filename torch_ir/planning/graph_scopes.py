@@ -1,4 +1,4 @@
-"""What a search must know at each node of a graph: live tensors, and the choices that nodes depend on."""
+"""State of a search at each node of a graph: live tensors, and the choices that nodes depend on."""
 
 from __future__ import annotations
 

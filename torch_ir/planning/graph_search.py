@@ -38,7 +38,7 @@ class Way(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where the live tensors are, the choices that count from here, and the ways to get here."""
+    """Placements of the live tensors, the choices that count from here, and the ways to get here."""
 
     held: Given
     choices: tuple[Any, ...]

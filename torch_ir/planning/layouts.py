@@ -26,7 +26,7 @@ _MOST_SHAPES = 6  # inputs of further shapes are replicated
 
 @dataclass(frozen=True)
 class Layout:
-    """How a graph is sharded over one axis: the arguments of `shard`, and the cost of its parts in order."""
+    """Sharding of a graph over one axis: the arguments of `shard`, and the cost of its parts in order."""
 
     axis: str
     ranks: int

@@ -58,7 +58,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class ParallelPlan:
-    """How a model is divided: mesh axes in the order in which they are applied, and stages after the first."""
+    """Division of a model: mesh axes in the order in which they are applied, and stages after the first."""
 
     model: str
     axes: tuple[Axis, ...] = ()

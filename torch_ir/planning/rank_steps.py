@@ -43,7 +43,7 @@ class _Chosen:
 
 
 class Ranks:
-    """What all graphs of one search share: ranks, prices, and equal records of where a tensor is."""
+    """State that all graphs of one search share: ranks, prices, and interned placements of tensors."""
 
     def __init__(self, ir: IR, axis: str, ranks: int, prices: Prices) -> None:
         self.prices, self.ranks = prices, ranks

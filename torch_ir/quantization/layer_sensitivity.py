@@ -45,7 +45,7 @@ Progress = Callable[..., None]
 
 @dataclass(frozen=True)
 class Movement:
-    """How far outputs moved: signal-to-noise ratio in dB, cosine, the largest difference, and noise over signal."""
+    """Difference of outputs: signal-to-noise ratio in dB, cosine, the largest difference, and noise over signal."""
 
     sqnr: float
     cosine: float

@@ -19,7 +19,7 @@ _MOST_NODES = 1 << 20  # with calls expanded
 
 @dataclass(frozen=True)
 class Kind:
-    """How an operator multiplies by a weight: the names of both arguments, and the weight's dimension of channels.
+    """Operands of a product with a weight: the names of both arguments, and the weight's dimension of channels.
 
     `stacked`: the weight has matrices in its last two dimensions. `is_lookup`: rows are selected, not multiplied.
     `by_token`: each vector along the last dimension of the input is multiplied, unlike in a convolution.

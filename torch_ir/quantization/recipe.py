@@ -36,7 +36,7 @@ _LONGEST = 1000  # characters of a pattern, or of the name of a scheme
 
 @dataclass(frozen=True)
 class Scheme:
-    """How a layer is quantised: its weight, and its input if `activation` is set.
+    """Quantisation of a layer: its weight, and its input if `activation` is set.
 
     `weight` is int8, int4 or float8_e4m3fn, with one scale per output channel, or per `group` elements of a channel. An
     integer weight is symmetric or has zero points. `activation` is uint8 (with a zero point), int8 (symmetric) or

@@ -29,7 +29,7 @@ class QuantizedLayer:
 
 @dataclass(frozen=True)
 class QuantizationReport:
-    """What `quantize` did, layer by layer."""
+    """Report of `quantize`, layer by layer."""
 
     layers: Sequence[QuantizedLayer]
 

@@ -51,7 +51,7 @@ class Integers:
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """What the prologue keeps of a weight: its values, scales and zero points; groups that are symmetric have none."""
+    """Quantised weight in the prologue: values, scales and zero points; symmetric groups have no zero points."""
 
     values: TensorMeta
     scales: TensorMeta

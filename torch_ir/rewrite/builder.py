@@ -16,7 +16,7 @@ _Call = tuple[dict[str, TensorMeta], dict[str, Any], list[TensorMeta]]  # inputs
 
 
 class Knowledge(Protocol):
-    """What rewriting needs to know about operators and the graph; see `torch_ir.analysis.values`."""
+    """Facts about operators and the graph for rewriting; see `torch_ir.analysis.values`."""
 
     def call(self, op_type: str, arguments: Mapping[str, Any], hints: Sequence[Dim] = ()) -> _Call: ...
 

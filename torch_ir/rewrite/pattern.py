@@ -27,7 +27,7 @@ from torch_ir.ir.graph.operator_names import check_call
 
 @dataclass(frozen=True)
 class Pattern:
-    """What a node must look like; created by `op`, refined by the methods, immutable."""
+    """Pattern of a node; created by `op`, refined by the methods, immutable."""
 
     op_types: tuple[str, ...]
     arguments: Mapping[str, Any]

@@ -24,7 +24,7 @@ _ARCHIVE = b"PK\x03\x04"  # with which torch recognises an archive
 _PICKLES = 5  # in a file of the kind before archives; the bytes of tensors follow
 _DEEPEST, _LARGEST = 50, 100_000  # of a tuple, which may be hashed: levels, and items with shared ones counted again
 _TUPLES = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
-_ATOMS = ("BINPERSID", "REDUCE", "NEWOBJ", "BUILD")  # results that are no tuples
+_ATOMS = ("BINPERSID", "REDUCE", "NEWOBJ", "BUILD")  # results that are not tuples
 _REFUSED = (
     "builtins bytearray",
     "__builtin__ bytearray",
@@ -133,5 +133,5 @@ def _taken(operation: pickletools.OpcodeInfo, stack: _Stack) -> list[_Item]:
 
 def _item(value: _Item | None) -> _Item:
     if value is None:
-        raise ValueError("a mark in the place of a value")
+        raise ValueError("a mark where a value is expected")
     return value

@@ -21,7 +21,7 @@ Fits = Callable[[Any], bool]
 
 @dataclass(frozen=True)
 class ArgumentType:
-    """What an argument accepts; `text` is its type as in the schema."""
+    """Accepted values of an argument; `text` is its type as in the schema."""
 
     text: str
     fits: Fits

@@ -20,7 +20,7 @@ _TORCH = ("aten", "prims", "higher_order")
 
 
 class Changes:
-    """How operators of a file differ in the installed torch: from op_type to a sentence."""
+    """Differences of a file's operators in the installed torch: from op_type to a sentence."""
 
     def __init__(self, ir: IR) -> None:
         self.version = ir.pytorch_version

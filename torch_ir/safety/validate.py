@@ -25,7 +25,7 @@ _FINE, _OPAQUE, _DECLARED = "fine", "opaque", "declared"
 
 @dataclass
 class Report:
-    """What an examination covered, and what it could not check."""
+    """Result of a validation: what was checked, and what could not be."""
 
     nodes: int = 0
     opaque: Counter[str] = field(default_factory=Counter)  # by op_type: unknown operators

@@ -47,7 +47,7 @@ def sent(writer: Writer, rows: TensorMeta, ends: TensorMeta, capacity: int) -> t
 
 
 def _check(writer: Writer, last: TensorMeta, first: TensorMeta, capacity: int) -> None:
-    """Let the run fail if a rank has more rows for another one than a message has room for."""
+    """Add an assertion that no rank has more rows for another one than a message has room for."""
     count = writer.add("aten.sub.Tensor", {"self": last, "other": first}, {"alpha": 1}, shape=last.shape)
     fits = writer.add("aten.le.Scalar", {"self": count}, {"other": capacity}, shape=last.shape, dtype="bool")
     fit = writer.add("aten.all.default", {"self": fits}, {}, shape=())

@@ -1,4 +1,4 @@
-"""Where gradients become whole: pending sums of backward, and products whose result is needed in shards.
+"""Reduction of gradients: pending sums of backward, and products whose result is needed in shards.
 
 A pending sum stays pending while it is only added to others or viewed, so that the inputs of queries, keys and values
 share one collective. It is reduced before anything else reads it, once for all readers.

@@ -25,7 +25,7 @@ from torch_ir.ops.torch_internals import OpOverload
 
 @dataclass(frozen=True)
 class Local:
-    """How a node runs on one rank: required placements of inputs (default: replicated), and those of outputs.
+    """Rule for a node on one rank: required placements of inputs (default: replicated), and those of outputs.
 
     `write`, if any, writes the nodes instead, given a writer and the input tensors.
     """

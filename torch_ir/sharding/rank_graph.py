@@ -48,7 +48,7 @@ OUTSIDE = "\0"  # marks values that no module computes
 
 
 class Held(NamedTuple):
-    """Where a tensor is: the placement it is computed in, those after leaving modules, and its local tensors."""
+    """Placements of a tensor: the one it is computed in, those after leaving modules, and its local tensors."""
 
     home: Placement
     left: tuple[tuple[str, Placement], ...]
@@ -152,7 +152,7 @@ class RankGraph:
         return Held(self.home[tensor], tuple(self._left.get(tensor, ())), tuple(self._forms[tensor].items()))
 
     def hold(self, tensor: TensorMeta, held: Held, maker: str) -> None:
-        """Let a tensor be where it was found before, in this or an equal graph."""
+        """Reuse the placement that was found for a tensor before, in this or an equal graph."""
         self.home[tensor], self._maker[tensor] = held.home, maker
         self._left[tensor], self._forms[tensor] = list(held.left), dict(held.forms)
 

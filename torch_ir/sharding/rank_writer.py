@@ -21,7 +21,7 @@ _NOWHERE = Origin()
 
 
 class Route(NamedTuple):
-    """How rows are sent to the ranks of their experts and back, on one rank."""
+    """Exchange of rows with the ranks of their experts, on one rank."""
 
     ends: TensorMeta  # of the rows of each of the rank's experts
     slots: TensorMeta  # where each received row is among them
@@ -251,7 +251,7 @@ class Writer:
         return self.add("aten.index_select.default", inputs, {"dim": 0}, name, shape=shape)
 
     def require(self, condition: TensorMeta, message: str) -> None:
-        """Let a run fail with this message unless the condition is true."""
+        """Add an assertion with this message."""
         name = fresh("assert_async", self._taken) if self._infers else "assert_async"
         self.append(
             OpNode(name, "aten._assert_async.msg", [condition], [], {"assert_msg": message}, args=["self"],
@@ -263,7 +263,7 @@ class Writer:
         route = self.routes.get(before) if isinstance(before, Routed) else None
         if route is None or not isinstance(before, Routed) or after != before.returned(int(route.back.shape[0])):
             where = self.origin.module or tensor.name
-            raise ShardError(f"{where}: {tensor.name!r} is sorted by expert on each rank, and has no whole")
+            raise ShardError(f"{where}: {tensor.name!r} is sorted by expert on each rank and cannot be gathered")
         return self.chosen(self.exchanged(self.chosen(tensor, route.slots)), route.back)
 
     # -- rank-dependent values ----------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def in_blocks(writer: Writer, inputs: dict[str, TensorMeta], placed: PlacedNode)
 
 
 class _Steps:
-    """What all blocks share: scaled queries, and keys beside values as one message."""
+    """State that all blocks share: scaled queries, and keys and values as one message."""
 
     def __init__(self, writer: Writer, inputs: Mapping[str, TensorMeta], placed: PlacedNode) -> None:
         self.writer, self.placed = writer, placed

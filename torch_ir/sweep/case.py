@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """How to capture a model, build it with weights, and make its inputs for the captured graph and a seed."""
+    """Functions that capture a model, build it with weights, and make its inputs for the captured graph and a seed."""
 
     extract: Callable[[], IR]
     build: Callable[[], nn.Module]

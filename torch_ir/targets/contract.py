@@ -99,7 +99,7 @@ class Row:
 
 
 class Contract:
-    """What a device can run: operators by name, each with limits on dtypes, ranks, attributes and shapes.
+    """Capabilities of a device: operators by name, each with limits on dtypes, ranks, attributes and shapes.
 
     An item of `ops` is a name, or a mapping with the keys of `[[ops]]` in a file. If several cover one operator, a node
     must satisfy one of them. `dtypes`, `rank` and `static` are defaults for all items.

@@ -81,7 +81,7 @@ def _check(
         if value is not None and not value > 0:
             raise ExportError(f"{name} must be positive, not {value}")
     if blocks not in _BLOCKS:
-        raise ExportError(f"blocks={blocks!r:.40} is none of {', '.join(_BLOCKS)}")
+        raise ExportError(f"unknown blocks {blocks!r:.40}; expected one of {', '.join(_BLOCKS)}")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ExportError(f"no parameter of {type(model).__name__} requires a gradient")
 

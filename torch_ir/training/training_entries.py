@@ -43,7 +43,7 @@ def entry_points(recorded: IR, facts: Mapping[str, Any], *, in_blocks: bool) -> 
 
 
 class _Entry:
-    """What one entry point computes of a recording: its nodes, results and changes."""
+    """Part of a recording that one entry point computes: its nodes, results and changes."""
 
     def __init__(self, recorded: IR, name: str) -> None:
         self._recorded = recorded

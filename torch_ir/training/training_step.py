@@ -25,7 +25,7 @@ Loss = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Options:
-    """What a step does besides forward and backward."""
+    """Options of a step besides forward and backward."""
 
     loss: Loss | str | None = None
     clip_norm: float | None = None

@@ -50,7 +50,7 @@ class Divergence:
 
 @dataclass
 class Localisation:
-    """Where a graph first differs from its model, if anywhere, and the limits of the answer."""
+    """First difference of a graph from its model, if any, and the limits of the search."""
 
     divergence: Divergence | None = None
     notes: list[str] = field(default_factory=list)

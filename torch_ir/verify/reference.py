@@ -47,7 +47,7 @@ class Reference(DeclarationWatch):
         differences = [self._compare(place, value) for place in places if place in self.recorded]
         if differences:
             self.found[tensor] = min(differences, key=lambda difference: difference.reason != "")
-        # after fusion, the value may be that of a call without a node of its own
+        # after fusion, the value may be that of a call that has no node
         if not differences or self.found[tensor].reason:
             elsewhere = self.unclaimed.get(described(value), ())
             compared = (self._compare(place, value) for place in elsewhere)

@@ -148,7 +148,7 @@ def cost_report(
     """
     require_graph(ir, "cost_report")
     if by not in GROUPINGS:
-        raise GraphError(f"{by!r} is not one of {', '.join(GROUPINGS)}")
+        raise GraphError(f"unknown grouping {by!r:.60}; expected one of {', '.join(GROUPINGS)}")
     check_mode(mode)
     check_size_inline(ir)
     check_sizes(ir, sizes or {})

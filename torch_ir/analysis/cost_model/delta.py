@@ -109,7 +109,7 @@ def cost_delta(one: IR, other: IR, *, by: str = "op", sizes: Mapping[str, int] |
     chosen = sizes or {}
     known = {**one.symbols, **other.symbols}
     if by not in GROUPINGS:
-        raise GraphError(f"{by!r:.60} is not one of {', '.join(GROUPINGS)}")
+        raise GraphError(f"unknown grouping {by!r:.60}; expected one of {', '.join(GROUPINGS)}")
     _check_sizes(chosen, known)
     given = [{name: size for name, size in chosen.items() if name in ir.symbols} for ir in (one, other)]
     for ir in (one, other):

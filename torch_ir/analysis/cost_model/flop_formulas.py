@@ -93,7 +93,7 @@ def _convolution(node: OpNode) -> Dim:
 
 
 def _convolution_backward(node: OpNode) -> Dim:
-    """As many as the convolution, for each of the gradients of its input and its weight."""
+    """Count the convolution once for each of the gradients of its input and its weight."""
     weight = _shape(node, "weight", 3)
     spatial = len(weight) - 2
     places = _shape(node, "input" if node["transposed"] else "grad_output", spatial + 1)

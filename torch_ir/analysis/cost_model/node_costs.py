@@ -193,7 +193,7 @@ def cost(
     those of `scan` and `map` count per item.
     """
     if case not in CASES:
-        raise GraphError(f"{case!r:.40} is not one of {', '.join(CASES)}")
+        raise GraphError(f"unknown case {case!r:.40}; expected one of {', '.join(CASES)}")
     ir = graph_of(ir, example_inputs, "cost")
     return replace(Counting(ir.mesh, case).graph(sized(ir, sizes or {})), _counted=ir)
 

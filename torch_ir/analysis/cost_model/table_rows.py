@@ -28,7 +28,7 @@ class Row:
     work: Work
     params: Dim
     times: Times = _NO_TIME
-    members: tuple[str, ...] = ()  # the modules that a folded row stands for
+    members: tuple[str, ...] = ()  # the modules that a folded row represents
 
     @property
     def computing(self) -> float:

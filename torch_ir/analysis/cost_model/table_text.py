@@ -129,7 +129,7 @@ def _label(row: Row) -> str:
 
 
 def _data_dependent(report: CostReport) -> Iterator[str]:
-    """Say what the data decides: the sizes that are assumed, and the bounds of the total."""
+    """Yield lines about data-dependent sizes: those that are assumed, and the bounds of the total."""
     alike: dict[DataSize, list[str]] = {}
     for name, size in report.data_sizes.items():
         alike.setdefault(size, []).append(name)

@@ -37,7 +37,7 @@ class Times(NamedTuple):
 
     @property
     def bound(self) -> str:
-        """What takes most of the time; time between devices counts as neither."""
+        """The limit that takes most of the time; time between devices counts as neither."""
         dispatch = max(self.dispatching, self.host if self.host >= self.seconds else 0.0)
         if dispatch > max(self.computing, self.moving):
             return "dispatch"

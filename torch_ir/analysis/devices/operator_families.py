@@ -76,7 +76,7 @@ _NARROW = {"float16": "bfloat16", "float64": "float32"}  # dtypes that are not c
 
 
 class Point(NamedTuple):
-    """What the time of a node depends on."""
+    """The facts that the time of a node depends on."""
 
     family: str
     dtype: str

@@ -134,7 +134,7 @@ def _put_inline(ir: IR) -> IR:
 
 
 class _Rules(NamedTuple):
-    """What is compared besides the computation: origins of nodes, their order, and which weights they read."""
+    """Properties compared besides the computation: origins of nodes, their order, and the weights that they read."""
 
     origins: bool
     order: bool

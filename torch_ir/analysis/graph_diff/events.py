@@ -1,4 +1,4 @@
-"""What passes did between two graphs, as their nodes' `origins` say: folded, fused, merged, rewritten, removed.
+"""Changes that passes made between two graphs, from the nodes' `origins`: folded, fused, merged, rewritten, removed.
 
     for event in events(diff(before, after)):
         print(event.title)         # folded 53 batch_norm into conv2d
@@ -74,7 +74,7 @@ def _title(kind: str, text: str, kinds: _Kinds, rows: Sequence[NodeDiff]) -> str
 
 
 class _Kinds:
-    """Tells for each row of a diff what happened to it."""
+    """Finds the kind of change of each row of a diff."""
 
     def __init__(self, found: Diff) -> None:
         self._once = set(over_weights(found.second)) - set(over_weights(found.first))

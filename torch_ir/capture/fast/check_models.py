@@ -30,7 +30,7 @@ def check_models() -> Iterator[CheckModel]:
 
 
 def _users(function: _Function) -> _Function:
-    """Let a function look as if it were defined outside torch_ir."""
+    """Make a function appear to be defined outside torch_ir."""
     function.__code__ = function.__code__.replace(co_filename=_FILE)
     return function
 

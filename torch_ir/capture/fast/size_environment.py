@@ -34,7 +34,7 @@ from torch_ir.ops.torch_internals import (
 
 
 class Request(NamedTuple):
-    """What torch needs: the signature of forward, the inputs without values, and the dynamic dimensions."""
+    """Arguments of torch: the signature of forward, the inputs without values, and the dynamic dimensions."""
 
     signature: inspect.Signature
     leaves: tuple[Any, ...]  # tensors on meta, and constants
@@ -193,7 +193,7 @@ class Environment:
         shared = [(dim, place) for (at, dim), place in self._shared.items() if at == index]
         if shared:
             if not self._request.leaves[index].is_contiguous():
-                raise NotCoveredError("an input with strides of its own that shares sizes with another")
+                raise NotCoveredError("a non-contiguous input that shares sizes with another")
             for dim, (other, place) in shared:
                 shape[dim] = self._fakes[other].shape[place]
             expected: Any = 1

@@ -26,7 +26,7 @@ _MOST_ANSWERS = 1 << 16  # in one of them
 
 
 class State:
-    """What torch knows about the sizes at some point of a run, with the answers cached there."""
+    """Torch's facts about the sizes at some point of a run, with the answers cached there."""
 
     def __init__(self, facts: Any, before: State | None = None, question: Callable[[Environment], Any] | None = None):
         self.facts = facts  # of torch's environment, to tell whether it was brought to this state again

@@ -1,4 +1,4 @@
-"""Where a gradient comes from: the module call and line of the operator that a backward call differentiates.
+"""Origin of a gradient: the module call and line of the operator that a backward call differentiates.
 
 Autograd numbers the operators of a run. The number of the running backward call is that of the forward call, so both
 recorders note the place of each number, and a backward call gets the path `backward.` and the path of its forward call.

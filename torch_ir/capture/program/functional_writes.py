@@ -61,7 +61,7 @@ def without_writes(
 
 
 class _View(NamedTuple):
-    """How a tensor is a view of another: the node, the input index, and the other tensor."""
+    """A tensor as a view of another: the node, the input index, and the other tensor."""
 
     node: OpNode
     place: int

@@ -21,7 +21,7 @@ _ORDER = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, Inpu
 
 
 class Given(NamedTuple):
-    """What a placeholder represents: kind, preferred name and value; for weights, the key."""
+    """Content of a placeholder: kind, preferred name and value; for weights, the key."""
 
     kind: InputKind
     name: str

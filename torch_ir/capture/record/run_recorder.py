@@ -251,7 +251,9 @@ class Recorder:
     def _higher_order(self, func: HigherOrderOperator, args: Sequence[Any]) -> Any:
         """Follow `cond` and `while_loop` like branches and loops in Python."""
         if self._gradients is not None:
-            raise ConversionError(f"{func} in a training step is not supported: its gradient is not one of operators")
+            raise ConversionError(
+                f"{func} in a training step is not supported: its gradient does not consist of operators"
+            )
         with self._operators:
             if func is _COND:
                 taken, other, operands = args[1:]

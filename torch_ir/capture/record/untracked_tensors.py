@@ -91,7 +91,7 @@ class UntrackedTensors:
         """At the end of the run, add an opaque node for data that left torch without a result."""
         if self._door != _NOWHERE:
             self._opaque(tape, None)
-        self._departures.clear()  # or the end of the capture would search the process for who holds their tensors
+        self._departures.clear()  # or the end of the capture would search the process for references to their tensors
 
     def notice_changes(self, tape: Tape, arguments: Any) -> None:
         """Detect writes by code outside torch to memory that it received."""

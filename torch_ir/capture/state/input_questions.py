@@ -166,7 +166,7 @@ class QuestionMode(TorchFunctionMode):
 
 @contextmanager
 def inputs_noted(model: nn.Module) -> Iterator[None]:
-    """Take the tensors with which forward is called first for the inputs."""
+    """Register the tensors of the first call of forward as the inputs."""
     began: list[bool] = []
 
     def begin(_: nn.Module, args: Any, kwargs: Any) -> None:

@@ -362,7 +362,7 @@ class _Flag:
 
 
 def _has_flag(table: Any, name: str, weight: torch.Tensor, flag: bool) -> bool:
-    """Whether a weight, and the one that is in its place, have this `requires_grad` flag."""
+    """Whether a weight, and the one that replaces it during capture, have this `requires_grad` flag."""
     return weight.requires_grad is flag and (table.get(name) is weight or _Flag(table, name).get() is flag)
 
 

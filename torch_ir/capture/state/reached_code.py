@@ -126,7 +126,7 @@ def _bases(owner: Any) -> Sequence[Any]:
 
 
 class Uses(NamedTuple):
-    """What the code of a function uses outside of it."""
+    """Names outside of a function that its code uses."""
 
     stored: tuple[str, ...]  # globals that it assigns
     objects: tuple[str, ...]  # globals that are neither functions, classes nor modules

@@ -70,7 +70,7 @@ def _findings(names: Iterable[str], seconds: float) -> Iterator[Finding]:
 
 
 def _run_check(name: str, seconds: float, children: set[subprocess.Popen[str]]) -> Finding:
-    """Run one check in a process of its own and return its result, even if the process crashes."""
+    """Run one check in a separate process and return its result, even if the process crashes."""
     import json
     import signal
     import sys
@@ -88,7 +88,7 @@ def _run_check(name: str, seconds: float, children: set[subprocess.Popen[str]]) 
         last = errors.strip().rpartition("\n")[2]
         ending = signal.strsignal(-status) if status < 0 else f"status {status}"
         state, detail = "broken", f"its process ended with {ending}{f': {last}' if last else ''}"
-    return {"name": name, "state": state, "detail": detail, "mend": "" if state == "ok" else CHECKUPS[name].mend}
+    return {"name": name, "state": state, "detail": detail, "fix": "" if state == "ok" else CHECKUPS[name].fix}
 
 
 def _wait(command: list[str], seconds: float, children: set[subprocess.Popen[str]]) -> tuple[int, str, str]:
@@ -112,6 +112,14 @@ def _lines(found: list[Finding]) -> Iterator[str]:
     rows = [["check", "state", "found"]]
     rows += [[finding["name"], finding["state"], printable(finding["detail"])] for finding in found]
     yield from aligned(rows, left=(0, 1, 2), width=terminal_width(), long=2)
-    fixes = [f"  {finding['name']}: {finding['mend']}" for finding in found if finding["mend"]]
-    if fixes:
-        yield from ("", "to fix:", *fixes)
+    for title, is_optional in (("to fix:", False), ("optional; to install:", True)):
+        lacking = [finding for finding in found if finding["fix"] and _is_optional(finding) is is_optional]
+        if lacking:
+            yield from ("", title, *(f"  {finding['name']}: {finding['fix']}" for finding in lacking))
+
+
+def _is_optional(finding: Finding) -> bool:
+    """Whether a check failed only because an extra is not installed."""
+    from torch_ir.cli.machine.doctor_checks import CHECKUPS
+
+    return finding["state"] == "missing" and not CHECKUPS[finding["name"]].is_core

@@ -1,4 +1,4 @@
-"""The checks of `torch-ir doctor`, each run in a process of its own.
+"""The checks of `torch-ir doctor`, each run in a separate process.
 
 A check returns its findings in a few words, or raises an exception.
 """
@@ -18,6 +18,8 @@ from torch_ir.errors import first_line, install_command
 if TYPE_CHECKING:
     from torch_ir.ir import IR
 
+_DISTRIBUTIONS = {"google": "protobuf"}  # modules whose name is not that of their package
+
 
 @dataclass(frozen=True)
 class Checkup:
@@ -25,7 +27,7 @@ class Checkup:
 
     name: str
     check: Callable[[], str]
-    mend: str = ""
+    fix: str = ""
     is_core: bool = False
 
 
@@ -277,7 +279,8 @@ def main(name: str) -> None:
     try:
         state, detail = "ok", CHECKUPS[name].check()
     except ModuleNotFoundError as error:
-        state, detail = "missing", f"{error.name or error} is not installed"
+        name = str(error.name or error)
+        state, detail = "missing", f"{_DISTRIBUTIONS.get(name, name)} is not installed"
     except Exception as error:
         state, detail = "broken", f"{type(error).__name__}: {first_line(error)}"
     print(f"\n{json.dumps([state, detail])}", flush=True)

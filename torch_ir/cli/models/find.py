@@ -37,7 +37,7 @@ def find_model(text: str, *, own_only: bool = False) -> Source:
 
 
 def _what_file(path: Path) -> str:
-    """Say what a file is that is not a model, and how it is used."""
+    """Return what a file that is not a model contains, and how it is used."""
     if path.suffix == ".safetensors" or path.name.endswith(".safetensors.index.json"):
         return f"holds weights, not a model; {_USAGE} {path}"
     if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
@@ -50,7 +50,7 @@ def _what_file(path: Path) -> str:
 
 
 def _what_checkpoint(path: Path) -> str:
-    """Tell weights from TorchScript and pickled modules by the archive; nothing is unpickled."""
+    """Distinguish weights from TorchScript and pickled modules by the archive; nothing is unpickled."""
     if not zipfile.is_zipfile(path):
         return "is a file of torch.save in the old format, or something else"
     try:

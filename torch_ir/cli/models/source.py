@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """How to build a model in eval mode with random weights; an exported model also has its program."""
+    """Factory of a model in eval mode with random weights; an exported model also has its program."""
 
     text: str
     build: Callable[[], nn.Module]

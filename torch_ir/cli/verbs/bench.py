@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     eager = {_EAGER: _what_is_eager(arguments)} if _EAGER in names else {}
     show(
         arguments,
-        lambda: {**about, **eager, "roads": {name: _record(result) for name, result in found.items()}},
+        lambda: {**about, **eager, "results": {name: _record(result) for name, result in found.items()}},
         lambda: "\n".join(_lines(about, eager, found)),
     )
     return 1 if any(isinstance(result, str) for result in found.values()) else 0

@@ -1,4 +1,4 @@
-"""`torch-ir sweep`: extract, cost, optimise and verify a list of models, each in a process of its own."""
+"""`torch-ir sweep`: extract, cost, optimise and verify a list of models, each in a separate process."""
 
 from __future__ import annotations
 

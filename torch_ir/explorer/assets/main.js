@@ -244,7 +244,7 @@ function nameInAddress() {
   try {
     return decodeURIComponent(location.hash.slice(1));
   } catch {
-    return ""; // somebody typed a lone percent sign
+    return ""; // a lone percent sign in the address
   }
 }
 

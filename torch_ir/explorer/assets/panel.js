@@ -94,7 +94,7 @@ class Panel {
           ["call", item.call ? `number ${item.call + 1}` : ""],
           ["function", item.function],
           ["source", item.source && code(item.source)],
-          ["stands for", item.origins?.length ? item.origins.join(", ") : ""],
+          ["replaces", item.origins?.length ? item.origins.join(", ") : ""],
         ].filter(([, value]) => value),
       ),
     );

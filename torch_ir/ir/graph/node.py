@@ -25,7 +25,7 @@ _MANY = 32  # inputs; of nodes with more, replacing one must not copy all
 
 
 class Origin(NamedTuple):
-    """Where a node came from: module path, number of the call of that module, its class, and the user's source line.
+    """Origin of a node: module path, number of the call of that module, its class, and the user's source line.
 
     `outer` lists the enclosing modules that had been called before, as `path@call`: `("encoder.block@3",)`. `function`
     is the torch function that the model called, with the number of that call: `torch.nn.functional.gelu@2`.

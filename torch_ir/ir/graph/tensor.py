@@ -24,7 +24,7 @@ INDEX = "*"  # in the key of a stack: 0, 1, ...
 
 @dataclass(frozen=True)
 class Param:
-    """Where the values of a weight come from.
+    """Source of the values of a weight.
 
     `keys` are its names in a state dict; several when weights are tied. A `stack` has one key with one `*`: its values
     are the tensors of a state dict that have 0, 1, ... in place of the `*`, stacked along the first dimension. A

@@ -46,7 +46,7 @@ class Unmade(NamedTuple):
 
 
 class _Source:
-    """What the graphs of one file share."""
+    """State that the graphs of one file share."""
 
     def __init__(self, cls: type[IR], limits: Limits, folder: Folder | None) -> None:
         self.cls, self.folder = cls, folder

@@ -44,7 +44,7 @@ class Bank:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor is while steps `first` to `last` run, both included.
+    """Place of a tensor while steps `first` to `last` run, both included.
 
     With `is_scratch`, it is the memory that the node `name` needs inside, for the functions that it calls.
     """
@@ -86,7 +86,7 @@ class MemoryPlan:
         return {place.name: place for place in self.places if not place.is_scratch}
 
     def place(self, tensor: str) -> Place:
-        """Return the place of a tensor; a view has none of its own."""
+        """Return the place of a tensor; a view has none."""
         if tensor not in self._by_name:
             hint = suggestion(tensor, self._by_name)
             raise GraphError(f"the plan has no tensor {tensor!r:.80}", rule="R8", hint=hint)

@@ -150,7 +150,7 @@ def around(ir: IR, nodes: Iterable[OpNode]) -> tuple[list[OpNode], list[OpNode],
     chosen = set(nodes)
     inside = [node for node in ir.nodes if node in chosen]
     if not inside or len(inside) != len(chosen):
-        raise GraphError("the nodes to outline are none, or not all of this graph")
+        raise GraphError("outline needs at least one node, and all of them must be in the graph")
     made = {tensor for node in inside for tensor in node.outputs}
     for symbol in ir.symbols.values():
         if symbol.tensor in made:

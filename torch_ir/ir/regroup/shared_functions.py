@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def share_functions(ir: IR) -> int:
-    """Let nodes of the same op_type with equal functions share one; return the number of functions removed."""
+    """Merge equal functions of nodes with the same op_type; return the number of functions removed."""
     before = len(ir.functions)
     calls = calls_by_function(ir)
     bodies = {name: ir.functions.pop(name) for name in calls}

@@ -172,7 +172,7 @@ class _Reader:
         for key in self._constants:
             if key not in self._left_out:
                 hint = suggestion(str(key), self._left_out)
-                raise SerializationError(f"the text leaves out no constant {key!r:.80}", rule="R15", hint=hint)
+                raise SerializationError(f"the text omits no constant {key!r:.80}", rule="R15", hint=hint)
 
     def _read_node(self, draft: Draft, cursor: Cursor) -> None:
         """Read a node, or the new value of an input or buffer."""

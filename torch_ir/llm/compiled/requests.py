@@ -1,4 +1,4 @@
-"""What is asked of a compiled language model, checked before anything runs."""
+"""Requests to a compiled language model, checked before anything runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Let prefill return the keys and values of its tokens, without the buffers of a cache of fixed length."""
+"""Make prefill return the keys and values of its tokens, without the buffers of a cache of fixed length."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class CacheAttention:
 
     @property
     def span(self) -> int | None:
-        """How many positions back a query sees, itself included; None if all."""
+        """Number of positions back that a query attends to, itself included; None if all."""
         spans = [kind.window or kind.chunk for kind in self.masks.values()]
         return min((span for span in spans if span is not None), default=None)
 

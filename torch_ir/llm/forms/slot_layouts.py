@@ -1,4 +1,4 @@
-"""Where the entries of a cache are: rows of slots for each sequence, rolling or not, or blocks that sequences share.
+"""Layouts of a cache: rows of slots for each sequence, rolling or not, or blocks that sequences share.
 
 A cache tensor is always [rows, columns, heads, size]. A layout says in which row and column a new entry goes, and how
 the entries of a sequence are collected in the order of `key_positions`.

@@ -82,7 +82,7 @@ class StepWriter:
         return Builder(self.know, lambda: self.names, [node])
 
     def _rewrite(self, node: OpNode) -> None:
-        """Let a node read what replaces its inputs, follow their sizes, and store what is a new key or value."""
+        """Replace the inputs of a node, infer its sizes again, and store its result if it is a new key or value."""
         g = self._builder(node)
         before = node.inputs
         node.inputs = tuple(self._inputs(g, node))

@@ -1,4 +1,4 @@
-"""How the entries of a cache are stored: in the model's dtype, or as int8 or fp8 with a scale per token and head."""
+"""Storage of cache entries: in the model's dtype, or as int8 or fp8 with a scale per token and head."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ Constant = Callable[[Any], Value]
 
 
 class Dialect(NamedTuple):
-    """What a dialect computes sizes with: its name, its types of whole numbers and fractions, and its operators."""
+    """Arithmetic of sizes in a dialect: its name, its types of whole numbers and fractions, and its operators."""
 
     name: str
     int: str

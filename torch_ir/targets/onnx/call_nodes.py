@@ -138,7 +138,7 @@ def _insert(
 
 
 def _measure_inputs(ir: IR, tensor: TensorMeta, values: Mapping[TensorMeta, onnx_ir.Value]) -> None:
-    """Let nodes that read a size of a call's result read it from the input that determines it.
+    """Make nodes that read a size of a call's result read it from the input that determines it.
 
     The exporter treats equal sizes as one and may read them anywhere, also for a node that the call depends on.
     """

@@ -65,7 +65,7 @@ def is_float32(value: float) -> bool:
 
 
 def with_integer_division(registry: Any) -> None:
-    """Let quotients of wide integers be rounded as integers; the exporter rounds them in float32."""
+    """Round quotients of wide integers as integers; the exporter rounds them in float32."""
     for target in (torch.ops.aten.div.Tensor_mode, torch.ops.aten.div.Scalar_mode):
         translation = next(one.onnx_function for one in registry.get_decomps(target) if not one.is_complex)
         registry.register_op(target, _divided_by(translation), is_complex=False)

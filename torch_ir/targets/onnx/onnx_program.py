@@ -96,7 +96,7 @@ def _registry_with(opset: int, quantized: bool) -> Any:
 
 
 def optimize_program(ir: IR, program: torch.onnx.ONNXProgram) -> None:
-    """Let the exporter fold constants; weights, which are inputs, stay."""
+    """Fold constants with the exporter; weights, which are inputs, stay."""
     try:
         program.optimize()
     except Exception as error:  # any error of onnxscript
