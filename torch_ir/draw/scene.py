@@ -19,6 +19,7 @@ from torch_ir.draw.stage import Stage
 from torch_ir.draw.words import OPAQUE
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.training_parts import part_of_path
+from torch_ir.ir.text.amounts import plural
 
 RADIUS = 3
 _FORWARD, _BACKWARD, _BOTH = "forward", "backward", "backward and update"
@@ -119,7 +120,7 @@ def _legend(count: int, is_lowered: bool) -> str:
     """Return the caption of the red boxes: what a target lacks, or what capture could not see."""
     if not count:
         return ""
-    return f"{count} placeholder{'s' if count > 1 else ''}: {'no lowering' if is_lowered else 'data left torch here'}"
+    return f"{plural(count, 'placeholder')}: {'no lowering' if is_lowered else 'data left torch here'}"
 
 
 def _folds(items: Sequence[OpNode | Fold], fold: Fold | None = None) -> dict[OpNode, Fold]:

@@ -12,6 +12,7 @@ from torch_ir.draw.families import Families
 from torch_ir.draw.folding import Fold, Folding, times
 from torch_ir.draw.words import DECISION, facts_of, quantized_shape, short_name, weights_text
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.text.amounts import plural
 from torch_ir.ir.text.printer import shape_text
 
 _SHOWN_KEYS = 3  # of the buffers that one box changes
@@ -139,7 +140,7 @@ class Stage:
         red = sum(each.name in self._red for each in inside)
         facts = [f"{len(inside):,} ops"] if len(inside) > 1 else []
         facts += [weights_text(node.inputs)] if inside else []
-        holds = [f"{red} placeholder{'s' * (red > 1)}"] if 0 < red < len(inside) else []
+        holds = [plural(red, "placeholder")] if 0 < red < len(inside) else []
         return *filter(None, [", ".join(filter(None, facts))]), *holds
 
     def _add_folded_edges(self, node: OpNode, box_id: str) -> None:

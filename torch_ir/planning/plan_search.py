@@ -14,7 +14,6 @@ from itertools import count
 
 from torch_ir.analysis import cost
 from torch_ir.analysis.cost_model.node_costs import check_sizes
-from torch_ir.analysis.cost_model.table_text import human
 from torch_ir.analysis.cost_model.times import Clock
 from torch_ir.analysis.cost_model.traffic import bytes_of
 from torch_ir.analysis.shapes.size_polynomials import weight_of
@@ -24,6 +23,7 @@ from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.regroup.functions import further_entries
 from torch_ir.ir.regroup.separate_stacks import without_stacks
 from torch_ir.ir.sizes.specialize import substitute
+from torch_ir.ir.text.amounts import human, plural
 from torch_ir.ops.effects import is_random, writes_in_place
 from torch_ir.ops.schema import name_arguments
 from torch_ir.pipeline import is_pipeline
@@ -215,7 +215,7 @@ def _why_none(ir: IR, cluster: Cluster, smallest: float) -> str:
     """Return why no plan fits, given the memory of the smallest plan."""
     weights = sum(weight_of(bytes_of(param)) for param in ir.params)
     fewest = math.ceil(weights / cluster.memory)
-    devices = f"{cluster.devices} device{'s' * (cluster.devices != 1)}"
+    devices = plural(cluster.devices, "device")
     given, needed = (human(round(amount), "B") for amount in (cluster.memory, smallest))
     message = f"no plan fits {devices} of {given}: the smallest needs {needed} on each"
     if fewest > cluster.devices:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from torch_ir.analysis.cost_model.table_text import plural
 from torch_ir.analysis.memory_plan.buffers import Buffer, count_overlaps, overlapping
 from torch_ir.analysis.memory_plan.first_fit import in_time_order, lowest_gap, top_of
 from torch_ir.analysis.memory_plan.lifetimes import Lifetime, lifetimes
@@ -19,6 +18,7 @@ from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.plans.check_plan import check_plan
 from torch_ir.ir.plans.memory_plan import Bank, MemoryPlan, Place
+from torch_ir.ir.text.amounts import plural
 
 ONE_ARENA = (Bank("arena"),)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from torch_ir.analysis.shapes.permutations import ORDERS, PERMUTE, order_of
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.graph.operator_sets import FLOATS
-from torch_ir.passes.clean.permutations import ORDERS, PERMUTE, order_of
 from torch_ir.passes.clean.same_layout import as_sizes
 from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.passes.weights.affine import LINEAR, layer_of, narrow, obstacle, plus, shared, spread, too_narrow, wide
