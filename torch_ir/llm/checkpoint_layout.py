@@ -205,9 +205,8 @@ def _groups(model: Any, own: Mapping[str, Tensor], stored: Mapping[str, Tensor],
     for target, members in found.items():
         converter = members[0][0]
         order = {pattern: at for at, pattern in enumerate(dict.fromkeys(pattern for _, pattern, _ in members))}
-        members.sort(
-            key=lambda member: order[member[1]]
-        )  # those of one pattern together, as the converter collects them
+        # those of one pattern together, as the converter collects them
+        members.sort(key=lambda member: order[member[1]])
         _, patterns, sources = zip(*members, strict=True)
         group = Conversion(converter, target, patterns, sources, (target,))
         if converter is not None:

@@ -111,9 +111,8 @@ class Sensitivity:
             choices.append((row.bytes_after, row.movement.noise, Scheme.of(row.scheme)))
         chosen = best_choice([[pair[:2] for pair in choices] for choices in layers.values()], budget - self.bytes_float)
         rules = [LayerRule(name, choices[at][2]) for (name, choices), at in zip(layers.items(), chosen, strict=True)]
-        return Recipe(
-            tuple(sorted(rules, key=lambda rule: "#" not in rule.match))
-        )  # `a` also matches the path of `a#1`
+        # `a` also matches the path of `a#1`
+        return Recipe(tuple(sorted(rules, key=lambda rule: "#" not in rule.match)))
 
     def predicted(self, recipe: Recipe) -> float:
         """Return the SQNR of a recipe in dB if the noise of layers adds up."""
