@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch_ir.draw.named_placeholders import named_placeholders
-from torch_ir.draw.words import OPAQUE, short_name
+from torch_ir.draw.node_texts import OPAQUE, short_name
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import lengthened
 from torch_ir.ir.graph.given_graph import require_graph

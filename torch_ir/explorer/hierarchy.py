@@ -16,7 +16,7 @@ from typing import Literal, Union
 
 from torch_ir.analysis.dependencies.over_weights import hoisted, over_weights
 from torch_ir.draw.depth import LEAST_LINE
-from torch_ir.draw.words import span
+from torch_ir.draw.node_texts import span
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.origins import call_around, is_within, module_at
 from torch_ir.ir.regroup.functions import read_by

@@ -18,7 +18,7 @@ from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import op_counts
 from torch_ir.ir.text.amounts import count, duration, human
-from torch_ir.pipeline.common import own_nodes
+from torch_ir.pipeline.copied_nodes import own_nodes
 from torch_ir.pipeline.layer_of_node import by_layer, layer_of
 from torch_ir.pipeline.stages import check_pipeline, sends_of, stage_of
 

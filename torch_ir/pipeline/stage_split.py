@@ -19,7 +19,7 @@ from torch_ir.ir.graph.training_parts import EXTENSION, training_facts
 from torch_ir.ir.regroup.functions import STAGE, further_entries, outline
 from torch_ir.ir.text.amounts import human
 from torch_ir.ops.effects import is_random, writes_in_place
-from torch_ir.pipeline.common import own_nodes, with_common
+from torch_ir.pipeline.copied_nodes import own_nodes, with_common
 from torch_ir.pipeline.layer_of_node import layer_of
 from torch_ir.pipeline.segments import Segment, segments_of
 from torch_ir.pipeline.stage_cuts import Partition

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from torch_ir.analysis.cost_model.cost_summary import TITLES, change
 from torch_ir.analysis.cost_model.delta import CostDelta
-from torch_ir.analysis.cost_model.measure import TITLES, change
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import CommandError, did_you_mean
 from torch_ir.ir.text.amounts import human

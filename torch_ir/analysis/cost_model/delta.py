@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torch_ir.analysis.cost_model.measure import Measure, change, entry_points, measured, side_by_side
+from torch_ir.analysis.cost_model.cost_summary import Measure, change, entry_points, measured, side_by_side
 from torch_ir.analysis.cost_model.node_costs import Cost, Work, cost
 from torch_ir.analysis.cost_model.table_rows import leaves_of, rows_of
 from torch_ir.analysis.cost_model.text_table import aligned, cut

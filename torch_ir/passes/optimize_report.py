@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from torch_ir.analysis.cost_model.measure import TITLES, Measure, measured_in_all, side_by_side
+from torch_ir.analysis.cost_model.cost_summary import TITLES, Measure, measured_in_all, side_by_side
 from torch_ir.analysis.cost_model.text_table import aligned
 from torch_ir.errors import listed
 from torch_ir.ir import IR
