@@ -98,12 +98,8 @@ class Layout:
     @classmethod
     def of(cls, model: Any, headers: Mapping[str, Weight] | None = None) -> Layout:
         """Return the layout that `save_pretrained` writes; raise ExportError if loading would not restore the model."""
-        try:
-            from transformers import core_model_loading as loading
-        except ImportError:
-            raise ExportError(
-                "the installed transformers converts no weights on loading; it is older than 5.0"
-            ) from None
+        from transformers import core_model_loading as loading
+
         own = {key: tensor.to("meta") for key, tensor in model.state_dict().items()}
         try:
             stored: dict[str, Tensor] = loading.revert_weight_conversion(model, dict(own))
