@@ -65,7 +65,7 @@ def _bought(case: Case, peers: dict[str, Any]) -> Iterator[list[str]]:
 
 
 def _figures(ir: IR) -> list[str]:
-    from torch_ir.analysis.cost_model.measure import measured_in_all
+    from torch_ir.analysis.cost_model.cost_summary import measured_in_all
 
     cost = measured_in_all(ir)
     working = [node for node in split_prologue(ir)[1] if node.outputs and not is_view(node)]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from tests.random_graphs import Values, inputs_of, sizes_of
-from torch_ir.analysis.cost_model.measure import measured_in_all
+from torch_ir.analysis.cost_model.cost_summary import measured_in_all
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR

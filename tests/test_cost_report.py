@@ -16,10 +16,10 @@ from tests.proof import captured, captured_entry, module
 from torch_ir import IR, GraphError, cost
 from torch_ir.analysis import Roofline, cost_report, kv_cache, liveness
 from torch_ir.analysis.cost_model.node_costs import Work
-from torch_ir.analysis.cost_model.table_text import duration, human
 from torch_ir.analysis.shapes.size_polynomials import total
 from torch_ir.cli import main
 from torch_ir.errors import DeviceError
+from torch_ir.ir.text.amounts import duration, human
 
 
 def of_catalogue(name: str) -> IR:

@@ -31,9 +31,9 @@ from torch_ir import (
 )
 from torch_ir.analysis import Link, Roofline
 from torch_ir.analysis.cost_model.times import Clock
+from torch_ir.planning.candidates import shortened
 from torch_ir.planning.layouts import layouts
 from torch_ir.planning.plan_report import kinds_of
-from torch_ir.planning.plan_rows import shortened
 
 SUMMED = {"matrix": "shard(-1)", "inputs": "shard(-1)"}
 STYLES: list[Any] = [

@@ -63,6 +63,12 @@ SAMPLES: dict[str, tuple[Function, tuple[Any, ...]]] = {
     "movedim": (lambda x: x.movedim(0, 2), ((4, 6, 2),)),
     "t": (lambda x: x.t(), ((4, 6),)),
     "mT": (lambda x: x.mT, ((4, 6, 2),)),
+    "T": (lambda x: x.T, ((4, 6),)),
+    "swapdims": (lambda x: x.swapdims(0, 1), ((4, 6, 2),)),
+    "moveaxis": (lambda x: x.moveaxis((0, 1), (2, 0)), ((4, 6, 2),)),
+    "copies of transposed": (
+        lambda x: (torch.t_copy(x), torch.transpose_copy(x, 0, 1), torch.permute_copy(x, (1, 0))), ((4, 6),),
+    ),
     "unsqueeze": (lambda x: x.unsqueeze(1), ((4, 6),)),
     "squeeze": (lambda x: x.squeeze(1), ((4, 1, 6),)),
     "squeeze all": (lambda x: x.squeeze(), ((4, 1, 6),)),

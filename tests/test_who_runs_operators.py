@@ -32,7 +32,7 @@ RUNNING = {
     "golden/write.py": "writes the values of a run, which is what it is asked for",
     "sharding/local_ranks.py": "ranks that run a sharded graph",
     "pipeline/in_turn.py": "stages that run one after the other",
-    "pipeline/rank.py": "a stage that runs in its own process",
+    "pipeline/stage_process.py": "a stage that runs in its own process",
     "pipeline/training_run.py": "stages of a training step, one micro-batch after the other",
     "entries/execute.py": "entry points that run along their map",
     "quantization/observers.py": "observes the ranges of samples, which are passed for that",

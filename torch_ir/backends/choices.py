@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from torch_ir._version import __version__
-from torch_ir.analysis.cost_model.table_text import duration
 from torch_ir.backends.table import installed_backends
 from torch_ir.ir import IR
 from torch_ir.ir.files.cache_folder import CachedTable
+from torch_ir.ir.text.amounts import duration
 from torch_ir.ops.torch_types import dtype_name
 
 _MOST_BYTES = 1 << 26  # of the file of choices

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping
 
-from torch_ir.draw.words import LINE
+from torch_ir.draw.node_texts import LINE
 from torch_ir.errors import DrawError
 from torch_ir.ir import IR, OpNode, Origin
 from torch_ir.ir.graph.origins import call_around, modules_around

@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch_ir.draw.elements import Box, Edge, Frame, Item, Scene
 from torch_ir.errors import DrawError, did_you_mean
 from torch_ir.ir import IR
-from torch_ir.ir.graph.origins import is_below, modules_around
+from torch_ir.ir.graph.origins import is_within, modules_around
 
 Neighbours = Mapping[str, Collection[str]]
 
@@ -18,7 +18,7 @@ def named_by(ir: IR, focus: str | Collection[str]) -> set[str]:
     names = {tensor.name for tensor in ir.graph_inputs} | {node.name for node in ir.nodes}
     found: set[str] = set()
     for word in [focus] if isinstance(focus, str) else focus:
-        inside = {node.name for node in ir.nodes if word and _is_in(node.origin.module, word)}
+        inside = {node.name for node in ir.nodes if word and is_within(node.origin.module, word)}
         if word not in names and not inside:
             modules = {path for node in ir.nodes for path in modules_around(node.origin.module) if path}
             raise DrawError(f"unknown node, input or module {word!r}{did_you_mean(word, [*names, *modules])}")
@@ -45,10 +45,6 @@ def focused(scene: Scene, names: Collection[str], radius: int) -> Scene:
     ends = _stubs("before", kept, before, boxes), items, _stubs("after", kept, after, boxes)
     cut = (item for part in ends for item in part)
     return replace(scene, items=tuple(cut), open_ends=(), frames=tuple(_frames(scene.frames, kept)), wraps=False)
-
-
-def _is_in(path: str, module: str) -> bool:
-    return path == module or is_below(path, module)
 
 
 def _neighbours(edges: Iterable[Edge]) -> tuple[Neighbours, Neighbours]:

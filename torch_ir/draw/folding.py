@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from torch_ir.draw.words import span
+from torch_ir.draw.node_texts import span
 from torch_ir.ir import IR, OpNode, Param, TensorMeta
 from torch_ir.ir.graph.operator_sets import RESTORING
 from torch_ir.ir.graph.origins import call_around, modules_around

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from torch_ir.draw.elements import Box, Scale, Scene
-from torch_ir.draw.words import amount
 from torch_ir.errors import DrawError
+from torch_ir.ir.text.amounts import human
 
 COLD = "#fafafa"  # zero cost
 STOPS = ("#fdf6d3", "#fed395", "#fca168", "#f0705d", "#cb4a72", "#96337f", "#652a80")
@@ -31,7 +31,7 @@ def heated(scene: Scene, heat: Mapping[str, float], unit: str = "") -> Scene:
         else item
         for item in scene.items
     )
-    scale = Scale(f"{amount(whole, unit)} in all", "0", f"{amount(most, unit)} per box")
+    scale = Scale(f"{human(whole, unit)} in all", "0", f"{human(most, unit)} per box")
     return replace(scene, items=tuple(items), scale=scale)
 
 

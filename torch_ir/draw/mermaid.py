@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from torch_ir.draw.colours import CENTRE, MARKS
 from torch_ir.draw.elements import Box, Edge, Frame, Kind, Scene
 from torch_ir.draw.heat import text_on
+from torch_ir.draw.node_texts import short_name
 from torch_ir.draw.scene import build_scene
-from torch_ir.draw.words import short_name
 from torch_ir.escaping import in_mermaid
 from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph

@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch_ir.draw.named_placeholders import named_placeholders
-from torch_ir.draw.words import OPAQUE, short_name
+from torch_ir.draw.node_texts import OPAQUE, short_name
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.graph.free_names import lengthened
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.origins import call_around, modules_around
 from torch_ir.ir.regroup.functions import called_by
@@ -109,20 +110,14 @@ class _Ids:
         self._taken = {node.name for node in ir.nodes}
         self._of: dict[OpNode | TensorMeta, str] = {node: node.name for node in ir.nodes}
         for kind, tensors in (("input", ir.graph_inputs), ("weight", ir.params)):
-            self._of |= {tensor: self._fresh(f"{kind} {tensor.name}") for tensor in tensors}
-        self._outputs = [self._fresh(f"output {index}") for index in range(len(ir.graph_outputs))]
+            self._of |= {tensor: lengthened(f"{kind} {tensor.name}", self._taken) for tensor in tensors}
+        self._outputs = [lengthened(f"output {index}", self._taken) for index in range(len(ir.graph_outputs))]
 
     def __getitem__(self, item: OpNode | TensorMeta) -> str:
         return self._of[item]
 
     def output(self, index: int) -> str:
         return self._outputs[index]
-
-    def _fresh(self, name: str) -> str:
-        while name in self._taken:
-            name += "_"
-        self._taken.add(name)
-        return name
 
 
 def namespace(node: OpNode) -> str:

@@ -8,14 +8,15 @@ from functools import partial
 
 from torch_ir.draw.elements import Scene
 from torch_ir.draw.mermaid import to_mermaid
+from torch_ir.draw.node_texts import parameters_in, short_name
 from torch_ir.draw.picture_files import drawn
 from torch_ir.draw.scene import build_scene
 from torch_ir.draw.view_options import legible
-from torch_ir.draw.words import parameters_in, parameters_text, short_name
 from torch_ir.errors import TorchIRError
 from torch_ir.escaping import in_html
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.regroup.repeated_blocks import has_blocks
+from torch_ir.ir.text.amounts import parameters_text
 from torch_ir.ir.text.printer import shape_text
 
 _SHOWN_OPS, _SHOWN_TENSORS = 8, 6

@@ -15,10 +15,11 @@ from torch_ir.draw.folding import Fold, Folding, folded, nodes_in, times, unfold
 from torch_ir.draw.heat import heated
 from torch_ir.draw.marks import MARKS, marked
 from torch_ir.draw.named_placeholders import named_placeholders
-from torch_ir.draw.stage import Stage
-from torch_ir.draw.words import OPAQUE
+from torch_ir.draw.node_texts import OPAQUE
+from torch_ir.draw.scene_builder import SceneBuilder
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.training_parts import part_of_path
+from torch_ir.ir.text.amounts import plural
 
 RADIUS = 3
 _FORWARD, _BACKWARD, _BOTH = "forward", "backward", "backward and update"
@@ -66,7 +67,7 @@ def build_scene(
     if include_weights is None:
         include_weights = not is_short
     count = None if centre else (300 if is_short else 30) if isinstance(max_nodes, EllipsisType) else max_nodes
-    scene = _set_up(Stage(folding, include_weights, red, is_short, parts), folding, count)
+    scene = _set_up(SceneBuilder(folding, include_weights, red, is_short, parts), folding, count)
     legend = _legend(len(red), is_lowered=bool(placeholders))
     scene = replace(scene, legend=legend, note=_note(left_out, scene), wraps=is_short)
     if depth is not None:
@@ -79,20 +80,20 @@ def build_scene(
     return focused(scene, centre, radius) if centre else scene
 
 
-def _set_up(stage: Stage, folding: Folding, max_nodes: int | None) -> Scene:
+def _set_up(builder: SceneBuilder, folding: Folding, max_nodes: int | None) -> Scene:
     ir = folding.ir
     nodes = list(nodes_in(folding.items))
     count = len(nodes) if max_nodes is None or max_nodes <= 0 else max_nodes
     shown, hidden = nodes[:count], nodes[count:]
-    stage.add_inputs(ir)
+    builder.add_inputs(ir)
     folds = _folds(folding.items)
     for node in shown:
-        stage.add_node(node, ir.functions, folds.get(node))
-    stage.add_outputs(ir)
-    stage.add_updates(ir)
+        builder.add_node(node, ir.functions, folds.get(node))
+    builder.add_outputs(ir)
+    builder.add_updates(ir)
     if hidden:
-        stage.items.append(Box("note", (f"... {len(hidden)} more nodes ...",), "note"))
-    return Scene(ir.model_name, tuple(stage.items), stage.open_ends(hidden), tuple(stage.frames(folding.items)))
+        builder.items.append(Box("note", (f"... {len(hidden)} more nodes ...",), "note"))
+    return Scene(ir.model_name, tuple(builder.items), builder.open_ends(hidden), tuple(builder.frames(folding.items)))
 
 
 def _differ(parts: Parts, red: Collection[str], marks: Mapping[str, str]) -> dict[str, object]:
@@ -119,7 +120,7 @@ def _legend(count: int, is_lowered: bool) -> str:
     """Return the caption of the red boxes: what a target lacks, or what capture could not see."""
     if not count:
         return ""
-    return f"{count} placeholder{'s' if count > 1 else ''}: {'no lowering' if is_lowered else 'data left torch here'}"
+    return f"{plural(count, 'placeholder')}: {'no lowering' if is_lowered else 'data left torch here'}"
 
 
 def _folds(items: Sequence[OpNode | Fold], fold: Fold | None = None) -> dict[OpNode, Fold]:

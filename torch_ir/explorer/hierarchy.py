@@ -16,9 +16,9 @@ from typing import Literal, Union
 
 from torch_ir.analysis.dependencies.over_weights import hoisted, over_weights
 from torch_ir.draw.depth import LEAST_LINE
-from torch_ir.draw.words import span
+from torch_ir.draw.node_texts import span
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.graph.origins import call_around, is_below, module_at
+from torch_ir.ir.graph.origins import call_around, is_within, module_at
 from torch_ir.ir.regroup.functions import read_by
 
 _LISTS = ("ModuleList", "ModuleDict")  # containers of modules that are never called
@@ -258,4 +258,4 @@ def _class(item: Item) -> str:
 
 
 def _seen_from(outer: str, path: str) -> str:
-    return path[len(outer) :].removeprefix(".") if path == outer or is_below(path, outer) else path
+    return path[len(outer) :].removeprefix(".") if is_within(path, outer) else path

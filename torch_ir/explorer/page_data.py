@@ -18,7 +18,7 @@ from torch_ir.analysis.dependencies.over_weights import over_weights
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.draw.assertions import checks_in
 from torch_ir.draw.families import Families
-from torch_ir.draw.words import DECISION, OPAQUE
+from torch_ir.draw.node_texts import DECISION, OPAQUE
 from torch_ir.explorer.hierarchy import Group, Item, hierarchy, name_of
 from torch_ir.ir import IR, FunctionRef, OpNode, Param, TensorMeta
 from torch_ir.ir.graph.attr_order import ordered

@@ -98,12 +98,8 @@ class Layout:
     @classmethod
     def of(cls, model: Any, headers: Mapping[str, Weight] | None = None) -> Layout:
         """Return the layout that `save_pretrained` writes; raise ExportError if loading would not restore the model."""
-        try:
-            from transformers import core_model_loading as loading
-        except ImportError:
-            raise ExportError(
-                "the installed transformers converts no weights on loading; it is older than 5.0"
-            ) from None
+        from transformers import core_model_loading as loading
+
         own = {key: tensor.to("meta") for key, tensor in model.state_dict().items()}
         try:
             stored: dict[str, Tensor] = loading.revert_weight_conversion(model, dict(own))
@@ -205,9 +201,8 @@ def _groups(model: Any, own: Mapping[str, Tensor], stored: Mapping[str, Tensor],
     for target, members in found.items():
         converter = members[0][0]
         order = {pattern: at for at, pattern in enumerate(dict.fromkeys(pattern for _, pattern, _ in members))}
-        members.sort(
-            key=lambda member: order[member[1]]
-        )  # those of one pattern together, as the converter collects them
+        # those of one pattern together, as the converter collects them
+        members.sort(key=lambda member: order[member[1]])
         _, patterns, sources = zip(*members, strict=True)
         group = Conversion(converter, target, patterns, sources, (target,))
         if converter is not None:

@@ -53,9 +53,8 @@ class Multimodal(DecoderOnly):
         unread = [name for name in self.example if name not in read and name not in known]
         if unread:
             raise ExportError(f"neither forward nor an encoder of {type(self.model).__name__} takes {unread[0]}")
-        if self._fixed(
-            [name for name in self._rest() if not self._is_per_token(name)]
-        ):  # a recording, which has the sizes of its example
+        if self._fixed([name for name in self._rest() if not self._is_per_token(name)]):
+            # a recording, which has the sizes of its example
             self.prompt = self.prompt or length
 
     def reads(self) -> dict[str, list[str]]:

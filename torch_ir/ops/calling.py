@@ -26,6 +26,19 @@ def _given(name: str, flat: Mapping[str, Any]) -> Any:
     return [_given(f"{name}.{index}", flat) for index in range(count)]
 
 
+def split_arguments(
+    bound: Mapping[str, Any], is_tensor: Callable[[Any], bool]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return tensors and other arguments by name; of a list with tensors, the elements: `tensors.0`, `tensors.1`."""
+    tensors: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for name, value in bound.items():
+        is_list = isinstance(value, (list, tuple)) and any(map(is_tensor, value))
+        for full, each in ((f"{name}.{at}", item) for at, item in enumerate(value)) if is_list else [(name, value)]:
+            (tensors if is_tensor(each) else others)[full] = each
+    return tensors, others
+
+
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """Apply `change` to a value, or to the items of a nested list."""
     return [mapped(item, change) for item in value] if isinstance(value, (list, tuple)) else change(value)

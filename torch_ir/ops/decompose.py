@@ -21,7 +21,7 @@ from torch_ir.errors import ConversionError, TorchIRError, first_line
 from torch_ir.ir import IR, Device, Expr, OpNode, TensorMeta
 from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ir.graph.free_names import Names, fresh
-from torch_ir.ops.calling import empty, keywords, mapped
+from torch_ir.ops.calling import empty, keywords, mapped, split_arguments
 from torch_ir.ops.effects import is_uninitialised, may_alias, writes_in_place
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.safe_shape_calls import may_call_rule
@@ -229,27 +229,17 @@ class _Steps:
 
     def _step(self, call: fx.Node) -> OpNode:
         target: Any = call.target
-        name = fresh(call.name, self.taken)
-        inputs: dict[str, TensorMeta] = {}
-        attrs: dict[str, Any] = {}
-        for argument, value in bind(target, call.args, call.kwargs).items():
-            self._sort(argument, value, inputs, attrs)
-        value = call.meta["val"]
+        tensors, others = split_arguments(
+            bind(target, call.args, call.kwargs), lambda value: isinstance(value, fx.Node)
+        )
+        inputs = {name: self.made[node] for name, node in tensors.items()}
+        attrs = {name: mapped(value, self._named) for name, value in others.items()}
+        name, value = fresh(call.name, self.taken), call.meta["val"]
         several = isinstance(value, (list, tuple))
         made = [_described(f"{name}_{index}", item) for index, item in enumerate(value)] if several else []
         self.made[call] = made if several else _described(name, value)
         outputs = made if several else [self.made[call]]
         return OpNode(name, operator_name(target), inputs.values(), outputs, attrs, args=inputs)
-
-    def _sort(self, name: str, value: Any, inputs: dict[str, TensorMeta], attrs: dict[str, Any]) -> None:
-        """Add an argument to the tensors or the attributes; a list with tensors is added element by element."""
-        if isinstance(value, fx.Node):
-            inputs[name] = self.made[value]
-        elif isinstance(value, (list, tuple)) and any(isinstance(item, fx.Node) for item in value):
-            for index, item in enumerate(value):
-                self._sort(f"{name}.{index}", item, inputs, attrs)
-        else:
-            attrs[name] = mapped(value, self._named)
 
     def _named(self, value: Any) -> Any:
         """Convert torch's value to the IR's; the meta device becomes the graph's."""

@@ -257,10 +257,7 @@ SYMBOLIC_MATH: dict[str, Callable[..., Any]] = {
 SET_GRAD_ENABLED = (torch._C, "_set_grad_enabled")  # every change of the gradient mode; 2.9 to 2.15
 CONTROL_FLOW = (higher_order_utils, "_hop_compile_and_call")  # how `cond` runs in eager; new after 2.11; 2.13
 LAST_EXPORT = (proxy_tensor, "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT")  # tensors of the last trace; 2.9 to 2.15
-LIST_COMPOSITES = (
-    export_utils,
-    "_materialize_cpp_cia_ops",
-)  # puts them into `torch.ops`, see `decomposing`; 2.9 to 2.15
+LIST_COMPOSITES = (export_utils, "_materialize_cpp_cia_ops")  # into `torch.ops`, see `decomposing`; 2.9 to 2.15
 COMPILER = "torch._dynamo.convert_frame"  # the module whose `compile_lock` torch.compile holds; 2.9 to 2.15
 ONNX_SIGNATURE = "_pt_onnx_signature"  # attribute of a translation to ONNX: its parameters; 2.9 to 2.15
 TRACE_CALL = (proxy_tensor, "proxy_call")  # records one operator in a trace; 2.13

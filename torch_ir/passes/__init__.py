@@ -2,9 +2,9 @@
 
 from torch_ir.passes import clean, decompose, fuse, pack, weights  # noqa: F401  # their passes register themselves
 from torch_ir.passes.decompose.named_opsets import LeftOperator, OpsetReport, to_opset
+from torch_ir.passes.optimize_report import Report
 from torch_ir.passes.pass_registry import Pass, apply_rules, find_pass, list_passes, named_pass, rule_pass
 from torch_ir.passes.pipeline import optimize
-from torch_ir.passes.savings import Report
 
 __all__ = [
     "LeftOperator", "OpsetReport", "Pass", "Report", "apply_rules", "find_pass", "list_passes", "named_pass",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Union
 
-from torch_ir.analysis.cost_model.measure import measured_in_all
+from torch_ir.analysis.cost_model.cost_summary import measured_in_all
 from torch_ir.analysis.shapes.inference import wrong_shapes
 from torch_ir.analysis.shapes.open_sizes import inside
 from torch_ir.analysis.values.rewrite_context import Knowledge, remembering
@@ -25,9 +25,9 @@ from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.schema import name_arguments
 from torch_ir.passes.opened_calls import forget_opened_calls
 from torch_ir.passes.optimize_levels import LEVELS
+from torch_ir.passes.optimize_report import Report, Row
 from torch_ir.passes.pass_registry import Pass, find_pass
 from torch_ir.passes.random_check import Inputs, Weights, prove
-from torch_ir.passes.savings import Report, Row
 from torch_ir.passes.soundness import Watchdog
 from torch_ir.passes.squeezed_sizes import keep_squeezed_sizes
 from torch_ir.rewrite.change_log import journal

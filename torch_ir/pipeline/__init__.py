@@ -1,8 +1,8 @@
 """Pipeline parallelism: split a graph into stages on separate devices, run and verify it."""
 
-from torch_ir.pipeline.local import run_pipeline
+from torch_ir.pipeline.local_stages import run_pipeline
 from torch_ir.pipeline.pipeline_verification import verify_pipeline
-from torch_ir.pipeline.rank import StageRank
+from torch_ir.pipeline.stage_process import StageRank
 from torch_ir.pipeline.stage_report import PipelineReport, StageRow, pipeline_report
 from torch_ir.pipeline.stage_split import split
 from torch_ir.pipeline.stages import Send, is_pipeline, sends_of, stage_of

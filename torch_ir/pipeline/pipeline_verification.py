@@ -11,7 +11,7 @@ from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.pipeline.in_turn import left_in_turn
-from torch_ir.pipeline.local import left_by_pipeline
+from torch_ir.pipeline.local_stages import left_by_pipeline
 from torch_ir.run.executor import flat_inputs
 from torch_ir.run.weight_files import WeightSource, weights_from
 from torch_ir.sharding.local_ranks import LocalRanks

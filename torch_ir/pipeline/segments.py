@@ -17,7 +17,7 @@ from torch_ir.analysis.memory.live_tensors import Memory
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.pipeline.common import common_nodes, own_nodes
+from torch_ir.pipeline.copied_nodes import common_nodes, own_nodes
 from torch_ir.pipeline.layer_of_node import by_layer, layer_of
 from torch_ir.pipeline.stage_bounds import Load
 

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 from torch_ir.analysis import Roofline
-from torch_ir.analysis.cost_model.table_text import human
 from torch_ir.analysis.memory.aliasing import counted_views, counting_functions
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import PipelineError, did_you_mean
@@ -18,8 +17,9 @@ from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.origins import modules_around
 from torch_ir.ir.graph.training_parts import EXTENSION, training_facts
 from torch_ir.ir.regroup.functions import STAGE, further_entries, outline
+from torch_ir.ir.text.amounts import human
 from torch_ir.ops.effects import is_random, writes_in_place
-from torch_ir.pipeline.common import own_nodes, with_common
+from torch_ir.pipeline.copied_nodes import own_nodes, with_common
 from torch_ir.pipeline.layer_of_node import layer_of
 from torch_ir.pipeline.segments import Segment, segments_of
 from torch_ir.pipeline.stage_cuts import Partition

@@ -17,7 +17,7 @@ from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.origins import modules_around
 from torch_ir.ir.graph.training_parts import BACKWARD, OPTIMIZER, forward_path, part_of_path
 from torch_ir.ir.regroup.functions import STAGE, outline
-from torch_ir.pipeline.common import own_nodes, with_common
+from torch_ir.pipeline.copied_nodes import own_nodes, with_common
 from torch_ir.pipeline.layer_of_node import layer_of, layer_of_path
 from torch_ir.pipeline.pipeline_parts import CLIP, NORM, PHASES, UPDATE, Part
 from torch_ir.pipeline.stages import stage_of

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch_ir.analysis import cost, liveness
@@ -11,10 +12,12 @@ from torch_ir.analysis.shapes.size_polynomials import total, weight_of
 from torch_ir.ir import IR
 from torch_ir.planning.layouts import Layout
 from torch_ir.planning.plan_file import Axis, Estimate, ParallelPlan
-from torch_ir.planning.plan_rows import shortened
 from torch_ir.planning.prices import Cluster
 from torch_ir.planning.stage_choice import Stages, stages_of
+from torch_ir.planning.style_options import Row
 from torch_ir.sharding.sharding_plan import paths_of
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 @dataclass(frozen=True)
@@ -103,3 +106,21 @@ def by_stages(divided: Divided, counts: Sequence[int], cluster: Cluster, objecti
         candidate = candidate_of(divided, count, cluster, objective)
         if candidate is not None:
             yield candidate
+
+
+def shortened(rows: Mapping[str, Row], known: Iterable[str]) -> dict[str, Row]:
+    """Return the same plan with `layers.*.mlp` for rows of all layers that have such a path and the same style."""
+    paths: dict[str, list[str]] = {}
+    for path in known:
+        paths.setdefault(_NUMBER.sub("*", path), []).append(path)
+    common = {pattern: _common([rows.get(path) for path in same]) for pattern, same in paths.items()}
+    found: dict[str, Row] = {}
+    for path, row in rows.items():
+        pattern = _NUMBER.sub("*", path)
+        found[pattern if common.get(pattern, row) == row else path] = row
+    return found
+
+
+def _common(rows: list[Row | None]) -> Row | None:
+    """Return the row that all are, or None."""
+    return rows[0] if all(row == rows[0] for row in rows) else None

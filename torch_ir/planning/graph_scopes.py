@@ -10,7 +10,7 @@ from functools import cached_property
 from torch_ir.errors import PlanError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.checks.limits import Budget
-from torch_ir.ir.graph.origins import is_below, joined, modules_around
+from torch_ir.ir.graph.origins import is_below, is_within, joined, modules_around
 from torch_ir.ir.graph.placements import REPLICATE, Padded, Partial, Placement, Shard
 from torch_ir.planning.style_options import Variable, ring_variables, variables_of
 from torch_ir.sharding.rank_graph import is_function_call
@@ -78,7 +78,7 @@ class Scopes:
         passed = {t for each in called for call in each.calls for t in call.inputs} - _read(ir, called)
         own = {tensor: names for tensor, names in keys.items() if tensor not in passed}
         relative = {
-            module[len(path) :].removeprefix("."): name for module, name in classes.items() if _in(module, path)
+            module[len(path) :].removeprefix("."): name for module, name in classes.items() if is_within(module, path)
         }
         chosen = variables_of(own, relative, dispatch)
         self.variables: list[Variable | Called] = [*inputs, *chosen, *ring_variables(ir.nodes, chosen), *called]
@@ -254,7 +254,3 @@ def _read(ir: IR, called: Sequence[Called]) -> set[TensorMeta]:
     calls = {node for each in called for node in each.calls}
     direct = {tensor for node in (*ir.nodes, ir.returns) if node not in calls for tensor in node.inputs}
     return direct | {tensor for each in called for node in each.calls for tensor in each.operands(node).values()}
-
-
-def _in(path: str, module: str) -> bool:
-    return path == module or is_below(path, module)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 
 from torch_ir.analysis.memory.kv_cache_report import kv_cache
-from torch_ir.ir import IR, Dim, TensorMeta
+from torch_ir.ir import IR, Dim, OpNode, TensorMeta
 from torch_ir.ir.graph.origins import joined
 from torch_ir.ir.graph.placements import REPLICATE, Placement, Shard
 from torch_ir.ir.json.json_text import uncollected
@@ -16,12 +16,12 @@ from torch_ir.planning.graph_scopes import Called, Scopes
 from torch_ir.planning.graph_search import Choices, End, GraphSearch, Way
 from torch_ir.planning.prices import Cluster, Prices
 from torch_ir.planning.rank_steps import Ranks
-from torch_ir.planning.ring_bound import may_pay
 from torch_ir.planning.stage_choice import Unit
 from torch_ir.planning.style_options import Choice, Row, Variable, classes_of
 
 _CUT_INPUT = (0, 1)  # dimensions of an input that may be sharded: batch, and sequence or heads
 _MOST_SHAPES = 6  # inputs of further shapes are replicated
+_PASSES = 6  # over the scores, which no fused kernel keeps: maximum, difference (2), power (2), sum
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def layouts(
     caches = kv_cache(ir).left
     scopes = Scopes(
         ir, "", keys, classes_of(ir), weights=ir.params, inputs=inputs, caches=caches, dispatch=dispatch,
-        may_ring=cache(partial(may_pay, prices=prices, ranks=ranks)),
+        may_ring=cache(partial(_may_pay, prices=prices, ranks=ranks)),
     )  # fmt: skip
     with uncollected():
         search = GraphSearch(Ranks(ir, axis, ranks, prices), scopes, most_bytes)
@@ -174,3 +174,21 @@ def _units(scopes: Scopes, way: Way) -> list[Unit]:
     last = found.pop()  # the results, which belong to what computes them
     found[-1:] = [Unit(each.name, each.seconds + last.seconds, each.bytes + last.bytes) for each in found[-1:]]
     return found
+
+
+def _may_pay(node: OpNode, prices: Prices, ranks: int) -> bool:
+    """Whether attention in a ring of ranks may take less time than with gathered keys and values.
+
+    It takes at least the first message and all of attention with the scores in memory, and at least all messages;
+    gathering takes two collectives and attention.
+    """
+    if ranks == 1:
+        return False
+    cluster, network = prices.cluster, prices.cluster.network
+    query, key, value = node.inputs[:3]
+    sizes = [prices.bytes(each) / ranks for each in (key, value)]
+    gathered, message = sum(network.ring(ranks, 1, size) for size in sizes), network.chain(ranks, 1, sum(sizes))
+    scores = prices.bytes(query) / ranks / int(query.shape[-1]) * int(key.shape[-2])
+    attention = prices.seconds([node]) / ranks + ranks * sum(sizes) / cluster.device.bandwidth
+    is_hidden = message + _PASSES * scores / cluster.device.bandwidth < gathered
+    return is_hidden and ranks * message < gathered + attention

@@ -15,26 +15,30 @@ from itertools import count
 from torch_ir.analysis import cost
 from torch_ir.analysis.cost_model.node_costs import check_sizes
 from torch_ir.analysis.cost_model.times import Clock
+from torch_ir.analysis.cost_model.traffic import bytes_of
+from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import PlanError, ShardError, did_you_mean
 from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.regroup.functions import further_entries
 from torch_ir.ir.regroup.separate_stacks import without_stacks
+from torch_ir.ir.sizes.specialize import substitute
+from torch_ir.ir.text.amounts import human, plural
 from torch_ir.ops.effects import is_random, writes_in_place
 from torch_ir.ops.schema import name_arguments
 from torch_ir.pipeline import is_pipeline
 from torch_ir.planning.candidates import Candidate, Divided, by_stages, candidate_of, measured
-from torch_ir.planning.data_parallel import batch_axis, between_layers
 from torch_ir.planning.layouts import layouts
-from torch_ir.planning.no_plan import why_none
-from torch_ir.planning.plan_file import ParallelPlan
+from torch_ir.planning.plan_file import Axis, ParallelPlan
 from torch_ir.planning.plan_report import PlanReport
 from torch_ir.planning.prices import Cluster
+from torch_ir.sharding.rank_graph import is_function_call
 
 OBJECTIVES = ("latency", "throughput")
 _SHOWN = 4  # the best plan and the next ones
 _MOST_CAPACITY = 100_000
 _MOST_TRIES = 16  # candidates that are measured
+_BATCH = "shard(0)"
 
 
 def find_plan(
@@ -65,7 +69,7 @@ def find_plan(
     search = _Search(graph, cluster, objective, dict(sizes or {}), capacity)
     found = search.best()
     if not found:
-        raise PlanError(why_none(graph, cluster, search.least_memory()))
+        raise PlanError(_why_none(graph, cluster, search.least_memory()))
     return PlanReport(cluster, objective, found[0], tuple(found[1:]))
 
 
@@ -147,14 +151,14 @@ class _Search:
 
     def _divided(self, data: int, ranks: int, cluster: Cluster) -> Divided | None:
         """Return the graph on data-parallel ranks with its layouts; None if its batch cannot be divided."""
-        axes = batch_axis(self.ir, data)
+        axes = _batch_axis(self.ir, data)
         if axes is None:
             return None
         graph = ParallelPlan("", axes).shard(self.ir)
         most = cluster.memory * (cluster.devices // (data * ranks))
         dispatch = "all_to_all" if self.capacity is None else f"all_to_all({self.capacity:.6g})"
         front = layouts(graph, "tp", ranks, cluster, self.sizes, most, dispatch)
-        return Divided(self.ir, axes, data, ranks, front, between_layers(graph, self.sizes))
+        return Divided(self.ir, axes, data, ranks, front, _between_layers(graph, self.sizes))
 
     def least_memory(self) -> float:
         """Return the memory of a rank in the smallest plan, whatever its time."""
@@ -205,3 +209,41 @@ class _Search:
                 if other is not None:
                     heapq.heappush(waiting, (other.value, other.devices, next(order), other))
         return found
+
+
+def _why_none(ir: IR, cluster: Cluster, smallest: float) -> str:
+    """Return why no plan fits, given the memory of the smallest plan."""
+    weights = sum(weight_of(bytes_of(param)) for param in ir.params)
+    fewest = math.ceil(weights / cluster.memory)
+    devices = plural(cluster.devices, "device")
+    given, needed = (human(round(amount), "B") for amount in (cluster.memory, smallest))
+    message = f"no plan fits {devices} of {given}: the smallest needs {needed} on each"
+    if fewest > cluster.devices:
+        return f"{message}; the weights alone, {human(round(weights), 'B')}, need {fewest} devices of that size"
+    return f"{message}; give more memory or more devices"
+
+
+def _batch_axis(ir: IR, ranks: int) -> tuple[Axis, ...] | None:
+    """Return the data-parallel axis: it divides the batch, the first size of the first input; None if it cannot."""
+    if ranks == 1:
+        return ()
+    batch = next((tensor.shape[0] for tensor in ir.graph_inputs if tensor.shape), None)
+    if not isinstance(batch, int) or batch % ranks:
+        return None
+    inputs, outputs = (
+        {tensor.name: _BATCH for tensor in tensors if tensor.shape[:1] == (batch,)}
+        for tensors in (ir.graph_inputs, ir.graph_outputs)
+    )
+    axis = Axis("dp", ranks, {}, inputs, outputs)
+    try:
+        ParallelPlan("", (axis,)).shard(ir)
+    except ShardError:
+        return None
+    return (axis,)
+
+
+def _between_layers(ir: IR, sizes: Mapping[str, int]) -> float:
+    """Return the bytes of the widest first result of a layer, which one stage sends to the next."""
+    results = [node.outputs[0] for node in ir.nodes if is_function_call(node) and node.outputs]
+    found = results or [node.outputs[0] for node in ir.nodes if node.op_type.startswith("aten.linear")]
+    return max((weight_of(substitute(bytes_of(each), sizes)) for each in found), default=0.0)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch_ir.analysis.values.prologue import is_fixed
 from torch_ir.errors import ShardError
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.graph.origins import is_below, joined, modules_around
+from torch_ir.ir.graph.origins import is_within, joined, modules_around
 from torch_ir.ir.graph.placements import REPLICATE, Placement, plain
 from torch_ir.planning.prices import Prices
 from torch_ir.sharding.rank_graph import OUTSIDE, Held, RankGraph, Sharding
@@ -117,7 +117,7 @@ class RankSteps:
         held, seconds = dict(inputs), 0.0
         for node in nodes:
             path = node.origin.module
-            around = styles and tuple(pair for pair in styles if path == pair[0] or is_below(path, pair[0]))
+            around = styles and tuple(pair for pair in styles if is_within(path, pair[0]))
             done = self._step(node, held, around)
             if done is None:
                 return None

@@ -80,7 +80,7 @@ def variables_of(keys: Mapping[TensorMeta, Sequence[str]], classes: Mapping[str,
             if all(node.op_type.rpartition(".")[0] in _GROUPED for node in _readers(tensor)):
                 experts[names[0].rpartition(".")[0]] = None
         elif kind:
-            by_module.setdefault(tuple(name.rpartition(".")[0] for name in names), []).append(tensor)
+            by_module.setdefault(_owners(names), []).append(tensor)
     for modules, tensors in by_module.items():
         vectors = [t for t, names in keys.items() if len(t.shape) == 1 and _owners(names) == modules]
         if len(tensors) == 1:

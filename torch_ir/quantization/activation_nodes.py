@@ -35,12 +35,12 @@ def activation_objection(tensor: TensorMeta) -> str:
 
 def quantize_activation(g: Builder, tensor: TensorMeta, kind: Kind, scheme: Scheme, range_: Range | None) -> TensorMeta:
     """Add the nodes that round a tensor to the scheme's activation dtype; return the restored tensor."""
-    wide = tensor if tensor.dtype == "float32" else g.op("aten.to.dtype", self=tensor, dtype=Dtype("float32"))
+    wide = g.cast(tensor, "float32")
     if scheme.activation == FP8:
         found = _rounded_to_fp8(g, wide, kind, range_)
     else:
         found = _dynamic(g, wide, kind, scheme) if range_ is None else _static(g, wide, scheme, range_)
-    return found if tensor.dtype == "float32" else g.op("aten.to.dtype", self=found, dtype=Dtype(tensor.dtype))
+    return g.cast(found, tensor.dtype)
 
 
 def _static(g: Builder, tensor: TensorMeta, scheme: Scheme, range_: Range) -> TensorMeta:
@@ -69,13 +69,13 @@ def _dynamic(g: Builder, tensor: TensorMeta, kind: Kind, scheme: Scheme) -> Tens
 def _measured(g: Builder, tensor: TensorMeta, kind: Kind, scheme: Scheme) -> tuple[TensorMeta, TensorMeta]:
     """Return scales and zero points: one for each token, or one for the tensor."""
     integers = _INTEGERS[str(scheme.activation)]
-    whole = Dtype("int32" if kind.by_token else "int64")
+    whole = "int32" if kind.by_token else "int64"
     if scheme.activation == "int8":
         scales = scale_of(g, _largest(g, tensor, kind), integers.high)
-        return scales, g.op("aten.zeros_like.default", self=scales, dtype=whole)
+        return scales, g.op("aten.zeros_like.default", self=scales, dtype=Dtype(whole))
     lowest, highest = (_extreme(g, name, tensor, kind) for name in ("amin", "amax"))
     scales, zeros = scales_with_zeros(g, lowest, highest, integers)
-    return scales, g.op("aten.to.dtype", self=zeros, dtype=whole)
+    return scales, g.cast(zeros, whole)
 
 
 def _rounded_to_fp8(g: Builder, tensor: TensorMeta, kind: Kind, range_: Range | None) -> TensorMeta:
@@ -83,11 +83,10 @@ def _rounded_to_fp8(g: Builder, tensor: TensorMeta, kind: Kind, range_: Range | 
         scale = max(-range_[0], range_[1]) / FP8_MAX or LEAST_SCALE
         bounded = g.op("aten.div.Scalar", self=tensor, other=scale)
         bounded = g.op("aten.clamp.default", self=bounded, min=-FP8_MAX, max=FP8_MAX)
-        rounded = g.op("aten.to.dtype", self=bounded, dtype=Dtype(FP8))
-        back = g.op("aten.to.dtype", self=rounded, dtype=Dtype("float32"))
+        back = g.cast(g.cast(bounded, FP8), "float32")
         return g.op("aten.mul.Scalar", self=back, other=scale)
     scales = scale_of(g, _largest(g, tensor, kind), FP8_MAX)
-    back = g.op("aten.to.dtype", self=to_fp8(g, tensor, scales), dtype=Dtype("float32"))
+    back = g.cast(to_fp8(g, tensor, scales), "float32")
     return g.op("aten.mul.Tensor", self=back, other=scales)
 
 

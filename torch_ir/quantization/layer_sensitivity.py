@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_ir.analysis.cost_model.table_text import human
 from torch_ir.analysis.cost_model.text_table import aligned
 from torch_ir.errors import QuantizationError
 from torch_ir.ir import IR, Limits, OpNode, TensorMeta
 from torch_ir.ir.graph.given_graph import require_graph
+from torch_ir.ir.text.amounts import human
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.quantization.byte_budget import best_choice
@@ -111,9 +111,8 @@ class Sensitivity:
             choices.append((row.bytes_after, row.movement.noise, Scheme.of(row.scheme)))
         chosen = best_choice([[pair[:2] for pair in choices] for choices in layers.values()], budget - self.bytes_float)
         rules = [LayerRule(name, choices[at][2]) for (name, choices), at in zip(layers.items(), chosen, strict=True)]
-        return Recipe(
-            tuple(sorted(rules, key=lambda rule: "#" not in rule.match))
-        )  # `a` also matches the path of `a#1`
+        # `a` also matches the path of `a#1`
+        return Recipe(tuple(sorted(rules, key=lambda rule: "#" not in rule.match)))
 
     def predicted(self, recipe: Recipe) -> float:
         """Return the SQNR of a recipe in dB if the noise of layers adds up."""

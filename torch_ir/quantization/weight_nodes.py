@@ -96,7 +96,7 @@ def quantize_weight(g: Builder, weight: TensorMeta, kind: Kind, scheme: Scheme) 
     """Add the nodes that quantise a weight."""
     rows, axis = _as_rows(g, weight, kind, scheme)
     shape = tuple(int(dim) for dim in rows.shape)
-    wide = rows if rows.dtype == "float32" else g.op("aten.to.dtype", self=rows, dtype=Dtype("float32"))
+    wide = g.cast(rows, "float32")
     if scheme.group:
         parts = g.op("aten.reshape.default", self=wide, shape=[shape[0], -1, scheme.group])
         summed = [2]
@@ -126,8 +126,7 @@ def restore_weight(g: Builder, kept: QuantizedWeight, weight: TensorMeta, kind: 
     if scheme.weight == FP8:
         values = g.op(CONVERT, input=kept.values, dtype=Dtype("float32"))
         rows = _grouped_product(g, values, kept, scheme)
-        rows = rows if rows.dtype == out else g.op("aten.to.dtype", self=rows, dtype=out)
-        return _from_rows(g, rows, weight, kind, scheme)
+        return _from_rows(g, g.cast(rows, weight.dtype), weight, kind, scheme)
     values = kept.values if scheme.weight == "int8" else _unpacked(g, kept.values, kept.rows, Integers.of(scheme))
     common = {"input": values, "scales": kept.scales, "zero_points": kept.zero_points, **Integers.of(scheme).arguments}
     if scheme.group:
@@ -168,8 +167,7 @@ def restore_rows(g: Builder, node: OpNode, kept: QuantizedWeight, scheme: Scheme
             zeros = per_group(kept.zero_points)
         settings = {**Integers.of(scheme).arguments, "output_dtype": Dtype("float32")}
         found = g.op(f"{_Q}dequantize_per_token.default", input=parts, scales=scales, zero_points=zeros, **settings)
-    if weight.dtype != "float32":
-        found = g.op("aten.to.dtype", self=found, dtype=Dtype(weight.dtype))
+    found = g.cast(found, weight.dtype)
     return g.op("aten.reshape.default", self=found, shape=[*outer, length])
 
 
@@ -231,7 +229,7 @@ def _scales(
         return scales, g.op("aten.zeros_like.default", self=scales, dtype=Dtype("int32"))
     lowest, highest = (g.op(f"aten.{name}.default", self=parts, dim=summed) for name in ("amin", "amax"))
     scales, zeros = scales_with_zeros(g, lowest, highest, integers)
-    return scales, g.op("aten.to.dtype", self=zeros, dtype=Dtype("int32"))
+    return scales, g.cast(zeros, "int32")
 
 
 def scales_with_zeros(
@@ -270,19 +268,19 @@ def to_fp8(g: Builder, values: TensorMeta, scales: TensorMeta) -> TensorMeta:
     """Add the nodes that divide by scales and round to fp8; values beyond its range become its largest."""
     divided = g.op("aten.div.Tensor", self=values, other=scales)
     bounded = g.op("aten.clamp.default", self=divided, min=-FP8_MAX, max=FP8_MAX)
-    return g.op("aten.to.dtype", self=bounded, dtype=Dtype(FP8))
+    return g.cast(bounded, FP8)
 
 
 def _packed(g: Builder, values: TensorMeta) -> TensorMeta:
     """Return two int4 values per byte, row by row if a row has an even number of them."""
-    wide = g.op("aten.to.dtype", self=values, dtype=Dtype("int32"))  # runtimes lack arithmetic on single bytes
+    wide = g.cast(values, "int32")  # runtimes lack arithmetic on single bytes
     if values.dtype == "int8":
         wide = g.op("aten.add.Scalar", self=wide, other=8)
     is_even = prod(int(dim) for dim in values.shape[1:]) % 2 == 0
     shape = [values.shape[0], -1, 2] if is_even else [-1, 2]
     low, high = g.ops("aten.unbind.int", self=g.op("aten.reshape.default", self=wide, shape=shape), dim=-1)
     both = g.op("aten.add.Tensor", self=low, other=g.op("aten.mul.Scalar", self=high, other=16))
-    return g.op("aten.to.dtype", self=both, dtype=Dtype("uint8"))
+    return g.cast(both, "uint8")
 
 
 def _unpacked(g: Builder, packed: TensorMeta, shape: tuple[int | str, ...], integers: Integers) -> TensorMeta:
@@ -293,5 +291,5 @@ def _unpacked(g: Builder, packed: TensorMeta, shape: tuple[int | str, ...], inte
     found = g.op("aten.stack.default", tensors=[low, high], dim=-1)
     if integers.dtype == "int8":
         found = g.op("aten.add.Scalar", self=found, other=-8)
-    found = g.op("aten.to.dtype", self=found, dtype=Dtype(integers.dtype))
+    found = g.cast(found, integers.dtype)
     return g.op("aten.reshape.default", self=found, shape=as_sizes(shape))

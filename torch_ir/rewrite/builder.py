@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Protocol, Union
 
 from torch_ir.errors import GraphError
-from torch_ir.ir import Dim, OpNode, TensorMeta
+from torch_ir.ir import Dim, Dtype, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.ir.graph.origins import origin_for
 
@@ -76,6 +76,10 @@ class Builder:
         values, indices = g.ops("aten.max.dim", self=x, dim=0)
         """
         return self._add(op_type, self._context.call(op_type, arguments, self._hints))
+
+    def cast(self, tensor: TensorMeta, dtype: str) -> TensorMeta:
+        """Return a tensor in this dtype: the tensor itself, or the output of a new `aten.to.dtype`."""
+        return tensor if tensor.dtype == dtype else self.op("aten.to.dtype", self=tensor, dtype=Dtype(dtype))
 
     def like(self, node: OpNode, /, **changed: Any) -> TensorMeta:
         """Add the same call with some arguments changed, and return its output."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from torch_ir.analysis.shapes.permutations import ORDERS, order_of
 from torch_ir.ir import Dim, TensorMeta
 from torch_ir.ir.graph.placements import Padded, Partial, Shard
 from torch_ir.sharding.placement_rules import Local, PlacedNode, is_floating, shards
@@ -27,26 +28,10 @@ def moved(placed: PlacedNode, to: Sequence[int | None], attrs: dict[str, Any] | 
     return None
 
 
-@shards("aten.transpose", "aten.swapaxes", "aten.t", "aten.mT", "aten.permute", "aten.movedim")
+@shards(*dict.fromkeys(name.rpartition(".")[0] for name in ORDERS))
 def permuted(placed: PlacedNode) -> Local | None:
-    node, rank = placed.node, placed.rank("self")
-    order = list(range(rank))
-    if "dims" in node.attrs:
-        order = [int(dim) % rank for dim in node.attrs["dims"]]
-    elif "source" in node.attrs:
-        order = _moved_order(node.attrs["source"], node.attrs["destination"], rank)
-    elif rank >= 2:
-        one, other = [int(value) % rank for name, value in node.attrs.items()] or [-2, -1]
-        order[one], order[other] = order[other], order[one]
-    return moved(placed, [order.index(dim) for dim in range(rank)])
-
-
-def _moved_order(source: Any, destination: Any, rank: int) -> list[int]:
-    """Return the source of each dimension of the result of a `movedim`."""
-    pairs = zip(*([dims] if isinstance(dims, int) else dims for dims in (source, destination)), strict=True)
-    placed = {to % rank: dim % rank for dim, to in pairs}
-    rest = iter(dim for dim in range(rank) if dim not in placed.values())
-    return [placed[at] if at in placed else next(rest) for at in range(rank)]
+    order = order_of(placed.node)
+    return moved(placed, [order.index(dim) for dim in range(len(order))])
 
 
 @shards("aten.unsqueeze")

@@ -11,7 +11,7 @@ from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.errors import INVALID_ARGUMENTS, ShardError
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import fresh
-from torch_ir.ir.graph.origins import is_below, joined
+from torch_ir.ir.graph.origins import is_within, joined
 from torch_ir.ir.graph.placements import (
     REPLICATE,
     Padded,
@@ -429,4 +429,4 @@ def _is_saved(tensor: TensorMeta, path: str) -> bool:
 
 def _is_in(path: str, module: str) -> bool:
     """Whether a path is that of a module or inside it."""
-    return path != OUTSIDE and (path == module or is_below(path, module))
+    return path != OUTSIDE and is_within(path, module)

@@ -75,9 +75,8 @@ class _Steps:
         largest = self.add("aten.amax.default", {"self": scores}, (*rows, 1), dim=[-1], keepdim=True)
         if before is not None:
             largest = self.add("aten.maximum.default", {"self": before.largest, "other": largest})
-        none = self.add(
-            "aten.eq.Scalar", {"self": largest}, dtype="bool", other=-math.inf
-        )  # every key so far is masked
+        # where every key so far is masked
+        none = self.add("aten.eq.Scalar", {"self": largest}, dtype="bool", other=-math.inf)
         base = self.add("aten.masked_fill.Scalar", {"self": largest, "mask": none}, value=0)
         weights = self._power(scores, base)
         attrs: dict[str, Any] = {"dim": [-1], "keepdim": True, "dtype": None}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from torch_ir.errors import ShardError, suggestion
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.graph.given_graph import require_graph
-from torch_ir.ir.graph.origins import modules_around
+from torch_ir.ir.graph.origins import is_within, modules_around
 from torch_ir.ir.graph.placements import REPLICATE, Placement
 from torch_ir.sharding.entry_placements import all_entries
 from torch_ir.sharding.heads import with_shared_heads
@@ -114,7 +114,7 @@ def transformers_plan(
     if not (experts if expert_parallel else plan):
         kind = "expert" if expert_parallel else "tensor"
         raise ShardError(f"{type(config).__name__} has no plan for {kind} parallelism; write one")
-    dense = {path: style for path, style in plan.items() if not _is_part(path, experts)}
+    dense = {path: style for path, style in plan.items() if not any(is_within(path, owner) for owner in experts)}
     known = paths_of(ir)  # a plan covers a family of models; not each has every module
     rows = dense | experts | _of_head(source, ir)
     patterns = {path: _pattern(path) for path in rows}
@@ -127,10 +127,6 @@ def transformers_plan(
             )
     rows = found
     return rows if ranks is None else with_shared_heads(rows, patterns, ir, ranks)
-
-
-def _is_part(path: str, owners: Iterable[str]) -> bool:
-    return any(path == owner or path.startswith(f"{owner}.") for owner in owners)
 
 
 def _below_base(plan: Mapping[str, str], ir: IR) -> dict[str, str]:

@@ -62,7 +62,7 @@ def _outcome(folder: Path, file: Any) -> dict[str, Any]:
         job = pickle.loads((folder / REQUEST).read_bytes())
         assert job is not None  # the content of the request
         work = Work(job, folder / GRAPH)
-        for step in ("open", *job.steps):
+        for step in ("open", *job.plan.steps):
             _report(file, step=step)
             _report(file, **work.take(step))
         problem = work.problem

@@ -29,7 +29,7 @@ from torch_ir.run.reply import shortened
 from torch_ir.sweep import child
 from torch_ir.sweep.case import Case
 from torch_ir.sweep.entry import Entry
-from torch_ir.sweep.job import STEPS, Job
+from torch_ir.sweep.job import STEPS, Job, Plan
 from torch_ir.sweep.model_steps import Work
 from torch_ir.sweep.row import Status
 
@@ -57,7 +57,7 @@ def main(preload: str) -> None:
 def _warm_up() -> None:
     """Run every step once on a minimal model, so that workers inherit all imports and set-up."""
     with TemporaryFolder() as folder:
-        work = Work(Job(Entry("Linear"), _linear), folder / "graph.json")
+        work = Work(Job(Entry("Linear"), Plan(_linear)), folder / "graph.json")
         for step in ("open", *STEPS):
             work.take(step)
 

@@ -28,7 +28,7 @@ class Work:
 
     def __init__(self, job: Job, graph: Path) -> None:
         self.problem = ""
-        self._job, self._file = job, graph
+        self._entry, self._plan, self._file = job.entry, job.plan, graph
         self._case: Case | None = None
         self._ir: IR | None = None
         self._better: IR | None = None
@@ -50,8 +50,8 @@ class Work:
         return self._ir
 
     def _open(self) -> dict[str, Any]:
-        torch.manual_seed(self._job.seed)
-        self._case = self._job.open(self._job.entry)
+        torch.manual_seed(self._plan.seed)
+        self._case = self._plan.open(self._entry)
         return {}
 
     def _extract(self) -> dict[str, Any]:
@@ -73,15 +73,15 @@ class Work:
         return {"flops": _number(costs.flops), "bytes": _number(costs.bytes)}
 
     def _optimize(self) -> dict[str, Any]:
-        self._better, _ = optimize(self.ir, self._job.level)
+        self._better, _ = optimize(self.ir, self._plan.level)
         return {"nodes_after": len(split_prologue(self._better)[1])}
 
     def _verify(self) -> dict[str, Any]:
         """Compare the captured graph with the model, and the optimised graph with the captured one."""
-        torch.manual_seed(self._job.seed)
+        torch.manual_seed(self._plan.seed)
         model = self.case.build()
         weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        args, kwargs = self.case.inputs(self.ir, self._job.seed)
+        args, kwargs = self.case.inputs(self.ir, self._plan.seed)
         is_valid, report = verify_ir_with_state_dict(self.ir, weights, model, args, test_kwargs=kwargs)
         if not is_valid:
             self.problem = _what_differs(report)

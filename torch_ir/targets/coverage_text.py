@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from torch_ir.analysis.cost_model.table_text import plural
 from torch_ir.errors import listed
 from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ir.text.amounts import plural
 from torch_ir.targets.contract import NOT_LISTED
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _place(gap: Gap) -> str:
 def _islands(report: CoverageReport) -> Iterator[str]:
     count, pieces = len(report.islands), report.islands
     into, out = (_bytes(amount) for amount in report.border_bytes)
-    yield f"{count} island{'s' * (count != 1)}; across boundaries: {into} in, {out} out"
+    yield f"{plural(count, 'island')}; across boundaries: {into} in, {out} out"
     for piece in pieces[:_SHOWN_ISLANDS]:
         nodes = f"{len(piece.nodes):>5} {'nodes' if len(piece.nodes) > 1 else 'node '}"
         yield f"  {_span(piece):<44}  {nodes}  {_bytes(piece.bytes_in):>9} in  {_bytes(piece.bytes_out):>9} out"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from types import ModuleType
 from typing import Any
 
 from torch_ir.errors import RegistryError, did_you_mean
@@ -18,6 +20,7 @@ Key = str | Pattern
 BODY = "body"
 
 _TORCH_FUNCTION = re.compile(r"torch\.(?:\w+\.)*([a-z_]\w*)")
+_CLOSE = 0.8
 
 
 @dataclass(frozen=True)
@@ -107,3 +110,43 @@ def requested_names(handler: Callable[..., Any], key: Key) -> tuple[str, ...] | 
 def is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
     """Whether two handlers are the same function, possibly reloaded; lambdas have no name to compare."""
     return one is other or (place_of(one) == place_of(other) and "<lambda>" not in place_of(one))
+
+
+def check_key(key: Key, target: str) -> None:
+    """Raise RegistryError for an operator, argument, class or function that torch lacks, if torch is loaded."""
+    if "torch" not in sys.modules:
+        return
+    from torch_ir.ops import objection  # imports torch
+
+    if isinstance(key, Pattern):
+        key.check_names(f"target {target!r}")
+    elif key.startswith("torch."):
+        _check_path(key, target)
+    elif problem := objection([key], ()):
+        raise RegistryError(f"target {target!r}: {problem}")
+
+
+def check_unused(keys: Iterable[Key], used: Iterable[str], missing: Iterable[str], target: str) -> None:
+    """Check unused names that resemble operators without a handler; loads torch for that."""
+    bases = {op_type.rpartition(".")[0] for op_type in used}
+    lacking = [name for op_type in missing for name in (op_type, op_type.rpartition(".")[0])]
+    unused = [key for key in keys if isinstance(key, str) and key not in bases and key not in used]
+    if not any(get_close_matches(key, lacking, n=1, cutoff=_CLOSE) for key in unused):
+        return
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        return
+    for key in unused:
+        check_key(key, target)
+
+
+def _check_path(name: str, target: str) -> None:
+    """Raise RegistryError if a name such as `torch.nn.Linear` does not exist, as far as torch is imported."""
+    holder: Any = sys.modules["torch"]
+    for part in name.split(".")[1:]:
+        if not hasattr(holder, part):
+            if not isinstance(holder, (ModuleType, type)):
+                return
+            raise RegistryError(f"target {target!r}: unknown name {name!r}{did_you_mean(part, dir(holder))}")
+        holder = getattr(holder, part)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch_ir.analysis import cost, split_prologue
-from torch_ir.analysis.cost_model.table_text import plural
 from torch_ir.formats import is_protobuf, lowered_to_protobuf
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.files.atomic_write import write_bytes
+from torch_ir.ir.text.amounts import plural
 from torch_ir.ir.text.printer import shape_text
 from torch_ir.targets.attr_values import to_json
 from torch_ir.targets.work_list import WorkItem, data_tensors, table_of, work_items

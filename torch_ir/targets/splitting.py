@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
+from torch_ir.analysis.values.node_memo import once_per_form
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.free_names import Names, fresh
@@ -17,16 +19,13 @@ class Splitter:
     def __init__(self, ir: IR) -> None:
         self._device = ir.device
         self._names = Names(tensor.name for tensor in ir.tensors())
-        self._known: dict[Hashable, IR | str] = {}
+        self._decomposed = once_per_form(partial(decomposed, device=ir.device))
         self._open: set[str] = set()  # operators being decomposed, to detect recursion
 
     @contextmanager
     def split(self, node: OpNode) -> Iterator[IR]:
         """Yield the graph of finer nodes; raise ConversionError if there is none."""
-        key = (node.computation, *((t.shape, t.stride, t.dtype) for t in node.inputs))
-        if key not in self._known:
-            self._known[key] = decomposed(node, self._device)
-        body = self._known[key]
+        body = self._decomposed(node)
         if isinstance(body, str):
             raise ConversionError(body)
         if node.op_type in self._open:

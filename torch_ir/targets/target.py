@@ -18,8 +18,17 @@ from torch_ir.errors import RegistryError
 from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.rewrite import Pattern
-from torch_ir.targets.handler_names import check_key, check_unused
-from torch_ir.targets.handlers import Key, Rule, is_same, key_of, place_of, requested_names, same_operator
+from torch_ir.targets.handlers import (
+    Key,
+    Rule,
+    check_key,
+    check_unused,
+    is_same,
+    key_of,
+    place_of,
+    requested_names,
+    same_operator,
+)
 from torch_ir.targets.lowered import Lowered
 from torch_ir.targets.lowering import Lowering, log_layers
 

@@ -8,14 +8,13 @@ print(report)
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from torch_ir.analysis.cost_model.node_costs import Cost, NodeCost, Work, added, bodies_of, cost, rounds, sized
 from torch_ir.analysis.dependencies.partition import Island, islands
 from torch_ir.analysis.shapes.size_polynomials import product
-from torch_ir.analysis.values.node_memo import once_per_form
+from torch_ir.analysis.values.node_memo import form_of, once_per_form
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_fields import Dim
@@ -198,7 +197,7 @@ class _Settling:
     def __init__(self, ir: IR, why: Why) -> None:
         self.ir = ir
         self.why = why
-        self.known: dict[tuple[Any, ...], tuple[dict[str, None], dict[str, str]]] = {}
+        self.known: dict[Hashable, tuple[dict[str, None], dict[str, str]]] = {}
 
     def decompose(self, gap: Gap) -> Decomposition:
         """Decompose all nodes of a gap."""
@@ -212,7 +211,7 @@ class _Settling:
 
     def _parts(self, node: OpNode, why: str, around: frozenset[str]) -> tuple[dict[str, None], dict[str, str]]:
         """Return the supported operators of a node's decomposition, and the unsupported ones with reasons."""
-        key = (node.computation, *((t.shape, t.stride, t.dtype) for t in node.inputs))
+        key = form_of(node)
         if key not in self.known:
             self.known[key] = self._decomposed(node, why, around | {node.op_type})
         return self.known[key]

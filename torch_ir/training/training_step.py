@@ -14,6 +14,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from torch_ir.capture.instrument import intercepted
 from torch_ir.errors import ConversionError, ExportError
+from torch_ir.ir.graph.free_names import lengthened
 from torch_ir.ir.graph.training_parts import BACKWARD, OPTIMIZER
 from torch_ir.ops.torch_internals import MODULE_TABLES, module_table, pytree
 from torch_ir.training.optimizer_binding import OptimizerBinding, nested
@@ -218,11 +219,6 @@ def _signature(model: nn.Module, count: int, targets: int) -> inspect.Signature:
     names += [f"input_{number}" for number in range(len(names), count)]
     names += [f"target_{number}" if number else "target" for number in range(targets)]
     taken: set[str] = set()
-    unique = []
-    for name in names:
-        while name in taken:
-            name += "_"
-        taken.add(name)
-        unique.append(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD))
+    unique = [inspect.Parameter(lengthened(name, taken), inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     rest = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
     return inspect.Signature([*unique, rest])

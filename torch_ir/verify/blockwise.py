@@ -26,8 +26,8 @@ from torch_ir.run.stored import Weight, loaded
 from torch_ir.run.tolerances import Difference, compare
 from torch_ir.run.weight_files import WeightSource, fit_weights, open_weights, weights_from
 from torch_ir.verify.block_report import BlockCheck, BlockReport
+from torch_ir.verify.compare_runs import output_details, structure_problem
 from torch_ir.verify.copies import copied
-from torch_ir.verify.judge import output_details, structure_problem
 from torch_ir.verify.module_pairs import counterparts
 from torch_ir.verify.node_segments import Segment, segments
 from torch_ir.verify.observe import undeclared

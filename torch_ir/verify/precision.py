@@ -14,8 +14,8 @@ from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.executor import IRExecutor, flatten_call
 from torch_ir.run.seeding import seed_generators
+from torch_ir.verify.compare_runs import details_of
 from torch_ir.verify.copies import copied
-from torch_ir.verify.judge import details_of
 from torch_ir.verify.reference_run import Call, Original
 
 _WIDE = {"float32": "float64", "float16": "float64", "bfloat16": "float64", "complex64": "complex128"}

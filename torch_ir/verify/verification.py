@@ -22,10 +22,10 @@ from torch_ir.run.stored import loaded
 from torch_ir.run.tolerances import compare
 from torch_ir.run.weight_files import WeightSource, load_weights, weights_from
 from torch_ir.verify.block_report import detail_lines
+from torch_ir.verify.compare_runs import details_of, is_hidden, structure_problem, weight_problem
 from torch_ir.verify.copies import copied
 from torch_ir.verify.divergence import Divergence
 from torch_ir.verify.further_inputs import BOTH_SIGNS, probes
-from torch_ir.verify.judge import details_of, is_hidden, structure_problem, weight_problem
 from torch_ir.verify.localise import Trial, find_divergence
 from torch_ir.verify.observe import Observer, notes, provisos
 from torch_ir.verify.precision import difference_in_float64

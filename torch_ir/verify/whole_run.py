@@ -14,7 +14,7 @@ from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.executor import IRExecutor, flat_inputs
 from torch_ir.run.tolerances import compare
 from torch_ir.run.weight_files import WeightSource, weights_from
-from torch_ir.verify.judge import compare_changes, detail, is_hidden
+from torch_ir.verify.compare_runs import compare_changes, detail, is_hidden
 from torch_ir.verify.reference_run import Original
 from torch_ir.verify.verification import VerificationReport
 

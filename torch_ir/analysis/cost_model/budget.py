@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from torch_ir.analysis.cost_model.cost_summary import TITLES, change
 from torch_ir.analysis.cost_model.delta import CostDelta
-from torch_ir.analysis.cost_model.measure import TITLES, change
-from torch_ir.analysis.cost_model.table_text import human
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import CommandError, did_you_mean
+from torch_ir.ir.text.amounts import human
 
 _SPELLING = re.compile(r"([a-z]+)(?:\s*\+\s*(\d+(?:\.\d+)?)\s*(?:(%)|([kMGT]?)B?))?")
 _SCALES = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}

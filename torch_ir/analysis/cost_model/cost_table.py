@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch_ir.analysis.cost_model.experts import is_grouped
-from torch_ir.analysis.cost_model.fold_rows import fold_layers
 from torch_ir.analysis.cost_model.node_costs import check_sizes, cost, sized
 from torch_ir.analysis.cost_model.roofline import Roofline
 from torch_ir.analysis.cost_model.routing import CASES, LOWER, UPPER, DataSize, data_sizes
 from torch_ir.analysis.cost_model.table_rows import (
     Leaf,
     Row,
+    fold_layers,
     leaves_of,
     most_first,
     parameters,

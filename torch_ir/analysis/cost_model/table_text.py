@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from torch_ir.analysis.cost_model.text_table import aligned, cut
 from torch_ir.analysis.devices.calibration import Calibration
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import listed
-from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ir.text.amounts import count, duration, human, parameters_text, plural, three_digits
 
 if TYPE_CHECKING:
     from torch_ir.analysis.cost_model.cost_table import CostReport
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from torch_ir.analysis.cost_model.table_rows import Row
     from torch_ir.analysis.memory.live_tensors import Liveness, Step
 
-_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
-_SMALL = ("", "m", "µ", "n", "p")
-_LONG_NUMBER = re.compile(r"\b\d{4,}\b")
 _NAME_WIDTH = 44
 _AMOUNT_WIDTH = 36  # of an expression
 _SHOWN = 3
@@ -34,48 +30,6 @@ def as_text(report: CostReport, width: int | None = None) -> str:
     *table, whole = aligned(cells, width=width, least=[index for index in _LEAST if index < len(cells[0])])
     line = "-" * max(map(len, table[-len(rows) - 1 :]))  # as wide as the titles and rows, without the note above
     return "\n".join([*_head(report), "", *table, line, whole, "", *_notes(report)])
-
-
-def human(amount: Dim, unit: str = "") -> str:
-    """Format with three digits and a prefix: `3.63 GB`; in an expression, every long number: `3.63G*batch`."""
-    if isinstance(amount, str):
-        text = _LONG_NUMBER.sub(lambda match: _scaled(int(match[0]), ""), amount)
-        return f"{text} {unit}".strip()
-    return _scaled(amount, " ") + unit if abs(amount) >= 1000 else f"{amount} {unit}".strip()
-
-
-def count(amount: Dim) -> str:
-    """Format a number of things, such as parameters: `70.6 B`, with B for a billion."""
-    return human(amount).replace("G", "B")
-
-
-def plural(number: int, noun: str) -> str:
-    """Format a number with its noun: `1 node`, `2 nodes`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def parameters_text(number: Dim) -> str:
-    """Format a number of parameters: `1 parameter`, `70.6 B parameters`."""
-    return f"{count(number)} parameter{'' if number == 1 else 's'}"
-
-
-def duration(seconds: float) -> str:
-    if not seconds:
-        return "0"
-    power = next((power for power in range(len(_SMALL)) if seconds * 1000**power >= 1), len(_SMALL) - 1)
-    return f"{_digits(seconds * 1000**power)} {_SMALL[power]}s"
-
-
-def _scaled(number: float, gap: str) -> str:
-    power = 0
-    while abs(number) >= 999.5 and power < len(_PREFIXES) - 1:
-        number, power = number / 1000, power + 1
-    return f"{_digits(number)}{gap}{_PREFIXES[power]}"
-
-
-def _digits(number: float) -> str:
-    """Format with three digits: 3.63, 36.3, 363."""
-    return f"{number:.{2 if number < 9.995 else 1 if number < 99.95 else 0}f}"
 
 
 def _head(report: CostReport) -> Iterator[str]:
@@ -92,7 +46,7 @@ def _head(report: CostReport) -> Iterator[str]:
         if isinstance(device, Calibration):
             figures = f"{device.name}, {figures}"
             measured = f"; measured with {plural(device.threads, 'thread')} in torch {device.torch}"
-        yield f"device: {figures}; compute-bound above {_digits(device.ridge)} FLOPs per byte{measured}"
+        yield f"device: {figures}; compute-bound above {three_digits(device.ridge)} FLOPs per byte{measured}"
     for mode, each in report.run_times.items():
         parts = f"kernels {duration(each.kernels)}, dispatch {duration(each.dispatch)}, run {duration(each.run)}"
         shown = "; the table shows this mode" if mode == report.mode else ""

@@ -13,13 +13,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from torch_ir.analysis.cost_model.delta import CostDelta
-from torch_ir.analysis.cost_model.table_text import plural
 from torch_ir.analysis.graph_diff.differ import Diff
 from torch_ir.analysis.graph_diff.events import events
 from torch_ir.analysis.graph_diff.node_diff import NodeDiff, node_text
 from torch_ir.analysis.graph_diff.replacements import SHOWN, Replacement
 from torch_ir.errors import listed
 from torch_ir.escaping import as_markdown_block, in_markdown
+from torch_ir.ir.text.amounts import plural
 
 SIGNS = {"added": "+", "removed": "-", "changed": "~", "renamed": "="}
 DIFFERING = ("added", "removed", "changed")

@@ -52,7 +52,9 @@ def is_fixed(node: OpNode, functions: Mapping[str, IR] = MappingProxyType({})) -
     """
     if node.op_type.startswith(RESTORING):
         return False
-    body = functions.get(node.attrs["function"]) if node.is_call and _runs_body(node) else None
+    from torch_ir.ops.prepare_run import has_body_alone
+
+    body = functions.get(node.attrs["function"]) if has_body_alone(node) else None
     if any(_is_steered(value) for name, value in node.attrs.items() if body is None or name != "function"):
         return False
     if body is not None:
@@ -76,12 +78,14 @@ def _is_steered(value: object) -> bool:
 
 def _escaping(ir: IR) -> set[TensorMeta]:
     """Return the tensors that the caller receives, directly or through a view: those are computed in every run."""
+    from torch_ir.ops.prepare_run import has_body_alone
+
     escaping = set(ir.returns.inputs)
     lent: dict[str, set[str]] = {}  # function -> inputs that its outputs may alias
     for node in reversed(ir.nodes):
         if escaping.isdisjoint(node.outputs) or _makes_new_storage(node):
             continue
-        if not _runs_body(node):
+        if not has_body_alone(node):
             escaping.update(node.inputs)
             continue
         function = node.attrs["function"]
@@ -90,14 +94,6 @@ def _escaping(ir: IR) -> set[TensorMeta]:
         given = zip(node.args, node.inputs, strict=True)
         escaping.update(tensor for name, tensor in given if name in lent[function])
     return escaping
-
-
-def _runs_body(node: OpNode) -> bool:
-    """Whether a node is a plain call of a function of the graph."""
-    from torch_ir.ops.registry import get_execution_fn
-    from torch_ir.ops.schema import find_operator
-
-    return node.is_call and get_execution_fn(node.op_type) is None and find_operator(node.op_type) is None
 
 
 def _makes_new_storage(node: OpNode) -> bool:

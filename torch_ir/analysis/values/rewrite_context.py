@@ -17,7 +17,7 @@ from torch_ir.analysis.values.prologue import is_fixed
 from torch_ir.errors import ShapeError, UnknownOperatorError
 from torch_ir.ir import IR, Device, Dim, OpNode, TensorMeta
 from torch_ir.ir.checks.limits import Budget
-from torch_ir.ops.calling import mapped
+from torch_ir.ops.calling import mapped, split_arguments
 from torch_ir.ops.effects import is_pure
 from torch_ir.ops.known_names import objection, operator_objection
 from torch_ir.ops.schema import bind, find_operator
@@ -73,10 +73,8 @@ class Knowledge:
             raise UnknownOperatorError(operator_objection(op_type) or f"there is no operator {op_type!r}")
         if message := objection([op_type], arguments):
             raise UnknownOperatorError(message)
-        inputs: dict[str, TensorMeta] = {}
-        attrs: dict[str, Any] = {}
-        for name, value in bind(operator, (), arguments).items():
-            _sort(name, value, inputs, attrs)
+        inputs, others = split_arguments(bind(operator, (), arguments), lambda value: isinstance(value, TensorMeta))
+        attrs = {name: mapped(value, to_name) for name, value in others.items()}
         made = self.shapes.results(op_type, inputs, attrs, hints)
         if made is None:
             raise ShapeError(f"no shape inference for {op_type}")
@@ -180,14 +178,3 @@ def _kept_in(kept: dict[IR, Knowledge], budget: Budget, ir: IR) -> Knowledge:
         kept[ir] = Knowledge(ir, budget)
     kept[ir].ask_again()
     return kept[ir]
-
-
-def _sort(name: str, value: Any, inputs: dict[str, TensorMeta], attrs: dict[str, Any]) -> None:
-    """Add an argument to the tensors or the attributes; a list with tensors is added element by element."""
-    if isinstance(value, TensorMeta):
-        inputs[name] = value
-    elif isinstance(value, (list, tuple)) and any(isinstance(item, TensorMeta) for item in value):
-        for index, item in enumerate(value):
-            _sort(f"{name}.{index}", item, inputs, attrs)
-    else:
-        attrs[name] = mapped(value, to_name)

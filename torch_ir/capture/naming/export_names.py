@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.graph.free_names import FreeNames, lengthened
 from torch_ir.ops.torch_internals import (
     FxNamespace,
     bind_signature_to_inputs,
@@ -51,10 +51,7 @@ class Names:
         return [self._settled(name, is_placeholder=False) for name in found]
 
     def fresh(self, name: str) -> str:
-        while name in self.taken:
-            name += "_"
-        self.taken.add(name)
-        return name
+        return lengthened(name, self.taken)
 
     def _settled(self, name: str, is_placeholder: bool) -> str:
         """Resolve a collision as torch.export does; its function must have seen all names before this one."""

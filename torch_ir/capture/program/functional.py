@@ -21,7 +21,8 @@ from torch_ir.capture.program.provenance import user_line
 from torch_ir.capture.program.writing_branches import without_writes_in_branches
 from torch_ir.capture.quiet import quiet
 from torch_ir.errors import ConversionError, first_line
-from torch_ir.ops.effects import may_pass_on, mutated_arguments, updates_statistics
+from torch_ir.ir.graph.operator_sets import DROPOUTS
+from torch_ir.ops.effects import gives_its_input, may_pass_on, mutated_arguments, updates_statistics
 from torch_ir.ops.schema import bind
 from torch_ir.ops.torch_internals import (
     DispatchKey,
@@ -163,10 +164,8 @@ def _passes_on(node: fx.Node) -> bool:
 
 
 def _is_idle_dropout(node: fx.Node) -> bool:
-    if not _may_return_its_input(node.target) or "dropout" not in str(node.target):
-        return False
-    _, probability, training = node.args
-    return training is False or bool(probability == 0.0)
+    target: Any = node.target
+    return str(target) in DROPOUTS and gives_its_input(str(target), bind(target, node.args, node.kwargs))
 
 
 def _add_twins(module: fx.GraphModule, twins: Twins) -> bool:
@@ -200,11 +199,6 @@ def _add_twin(node: fx.Node, target: OpOverload, twins: Twins, known: dict[str, 
             known[key] = twin(*args, **kwargs)
     twins[node] = Twin(twin, known[key])
     return True
-
-
-def _may_return_its_input(target: Any) -> bool:
-    """Whether an operator may return its input although its schema and fake kernel do not say so, such as dropout."""
-    return isinstance(target, OpOverload) and torch.Tag.maybe_aliasing_or_mutating in target.tags
 
 
 def _has_tensor(node: Any) -> bool:

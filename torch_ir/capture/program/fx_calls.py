@@ -17,7 +17,7 @@ from torch_ir.capture.program.node_info import NodeInfo
 from torch_ir.capture.program.provenance import origin_of
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, TensorMeta
-from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.graph.free_names import FreeNames, lengthened
 from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ops.effects import changes_elements, gives_its_input, may_alias
 from torch_ir.ops.registry import get_conversion_fn
@@ -191,13 +191,9 @@ class Calls:
         """Return one of several outputs, which may be a list or None."""
         if value is None:
             return None
-        return self._outputs(name, value) if isinstance(value, (list, tuple)) else self.tensor(self._fresh(name), value)
-
-    def _fresh(self, name: str) -> str:
-        while name in self.taken:
-            name += "_"
-        self.taken.add(name)
-        return name
+        if isinstance(value, (list, tuple)):
+            return self._outputs(name, value)
+        return self.tensor(lengthened(name, self.taken), value)
 
     # -- arguments --------------------------------------------------------------------------------------------------
 

@@ -67,12 +67,7 @@ def graph_inputs(ir: IR, specs: Sequence[InputSpec], dims: Mapping[str, DimRange
     generator = torch.Generator().manual_seed(seed)
     given: dict[TensorMeta, Any] = {}
     for tensor, spec in _by_input(ir, read_files(specs)).items():
-        if spec.value is not Nothing:
-            given[tensor] = spec.value
-        else:
-            given[tensor] = random_tensor(
-                _numbers(spec.shape, sizes, spec.text, ir.symbols), spec.dtype, generator, spec.below
-            )
+        given[tensor] = real_value(spec, sizes, generator)
     _read_sizes(ir, given, sizes)
     numbers = {symbol.tensor: symbol.name for symbol in ir.symbols.values() if symbol.dim is None}
     return [

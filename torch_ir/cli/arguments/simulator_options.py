@@ -92,7 +92,7 @@ def _ranks(text: str, count: int) -> list[int]:
 
 def simulator_text(name: str, written: dict[str, Any]) -> str:
     """Describe what was written."""
-    from torch_ir.analysis.cost_model.table_text import human, plural
+    from torch_ir.ir.text.amounts import human, plural
 
     if name == CHAKRA:
         nodes = sum(sum(trace["nodes"].values()) for trace in written["traces"])

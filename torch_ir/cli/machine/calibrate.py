@@ -68,7 +68,7 @@ def _facts(found: Calibration) -> dict[str, Any]:
 
 
 def _text(found: Calibration, path: str) -> str:
-    from torch_ir.analysis.cost_model.table_text import human, plural
+    from torch_ir.ir.text.amounts import human, plural
 
     figures = f"{human(round(found.peak), 'FLOP/s')}, {human(round(found.bandwidth), 'B/s')}"
     measured = f"{plural(len(found.grids), 'grid')}, {plural(found.threads, 'thread')}"

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(report: Report, errors: list[SerializationError], trusted: bool) -> Iterator[str]:
-    from torch_ir.analysis.cost_model.table_text import plural
+    from torch_ir.ir.text.amounts import plural
 
     yield from (f"{error.rule or '-'}  {error}" for error in errors)
     if len(errors) == _MOST_SHOWN:

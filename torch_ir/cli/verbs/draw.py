@@ -168,7 +168,7 @@ def _costs(ir: IR, arguments: argparse.Namespace) -> dict[str, float]:
 def _change(before: IR, after: IR, arguments: argparse.Namespace) -> str:
     """Return nodes, FLOPs and bytes of both graphs in one line; only nodes if an operator has no cost formula."""
     from torch_ir.analysis import cost
-    from torch_ir.analysis.cost_model.table_text import human
+    from torch_ir.ir.text.amounts import human
 
     sizes, rows = sizes_of(arguments), {"nodes": [str(len(ir.nodes)) for ir in (before, after)]}
     try:

@@ -123,7 +123,7 @@ def _as_text(facts: dict[str, Any]) -> str:
     lines = [f"{title}: {facts[key]}" for title, key in {**titles, "Weights": "num_weights"}.items()]
     if "num_nodes_inline" in facts:
         lines[1] += f" ({facts['num_nodes_inline']} with functions inlined)"
-    from torch_ir.analysis.cost_model.table_text import count
+    from torch_ir.ir.text.amounts import count
 
     number = facts["total_parameters"]
     lines.append(f"Total parameters: {number:,}" + (f" ({count(number)})" if number >= _MANY else ""))
@@ -146,7 +146,7 @@ def _as_text(facts: dict[str, Any]) -> str:
 
 def counts_text(facts: Mapping[str, Any]) -> str:
     """Return the numbers of nodes, weights and parameters of a summary: `3 nodes, 2 weights, 12 parameters`."""
-    from torch_ir.analysis.cost_model.table_text import parameters_text, plural
+    from torch_ir.ir.text.amounts import parameters_text, plural
 
     counts = f"{plural(facts['num_nodes'], 'node')}, {plural(facts['num_weights'], 'weight')}"
     return f"{counts}, {parameters_text(facts['total_parameters'])}"
@@ -161,6 +161,6 @@ def _range(min: int | None, max: int | None) -> str:
 
 
 def _amount_text(tensors: int, elements: int, bytes: int, dtypes: dict[str, int]) -> str:
-    from torch_ir.analysis.cost_model.table_text import plural
+    from torch_ir.ir.text.amounts import plural
 
     return f"{elements:,} in {plural(tensors, 'tensor')}, {bytes:,} bytes, {', '.join(dtypes)}"

@@ -173,7 +173,7 @@ def _placements(given: list[str]) -> dict[str, str]:
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[str]:
-    from torch_ir.analysis.cost_model.table_text import count, parameters_text, plural
+    from torch_ir.ir.text.amounts import count, parameters_text, plural
 
     mesh = ", ".join(f"{axis} = {size}" for axis, size in facts["mesh"].items())
     yield f"{mesh}: one graph of {plural(facts['nodes'], 'node')} for all ranks"
@@ -186,7 +186,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _sent(facts: dict[str, Any]) -> Iterator[str]:
-    from torch_ir.analysis.cost_model.table_text import human, plural
+    from torch_ir.ir.text.amounts import human, plural
 
     for name, row in facts["collectives"].items():
         calls = plural(row["count"], f"{name.split('.')[1]} call")

@@ -41,6 +41,14 @@ def taken_names(ir: IR) -> Names:
     return Names({tensor.name for tensor in ir.tensors()} | {node.name for node in ir.nodes})
 
 
+def lengthened(name: str, taken: set[str]) -> str:
+    """Return the name, with as many `_` behind it as make it free, and add it to `taken`."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
 def fresh(name: str, taken: set[str]) -> str:
     """Return the name, with the first free number if it is taken, and add it to `taken`, which must only grow."""
     found = name

@@ -13,6 +13,11 @@ def is_below(path: str, outer: str) -> bool:
     return path != outer and (not outer or path.startswith(f"{outer}."))
 
 
+def is_within(path: str, module: str) -> bool:
+    """Whether a path is that of a module or of something in it."""
+    return path == module or is_below(path, module)
+
+
 def modules_around(path: str) -> list[str]:
     """Return the paths of a module and its enclosing modules, outermost first; the model itself is ``."""
     found, end = [""], path.find(".")

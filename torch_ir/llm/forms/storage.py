@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch_ir.ir import Dtype, TensorMeta
+from torch_ir.ir import TensorMeta
 from torch_ir.rewrite import Builder
 
 _LEAST = 1e-12  # of a scale, for entries that are all zero
@@ -29,7 +29,7 @@ class Storage:
         """Return what is stored for entries whose last dimension is one head of one token."""
         if self.dtype is None:
             return {"": entries}
-        wide = _cast(g, entries, "float32")
+        wide = g.cast(entries, "float32")
         largest = g.op("aten.amax.default", self=g.op("aten.abs.default", self=wide), dim=[-1], keepdim=True)
         scale = g.op("aten.div.Tensor", self=largest, other=self.largest)
         scale = g.op("aten.clamp.default", self=scale, min=_LEAST)
@@ -38,14 +38,14 @@ class Storage:
             scaled = g.op("aten.round.default", self=scaled)
         # the division may round to a little more than the largest number
         scaled = g.op("aten.clamp.default", self=scaled, min=-self.largest, max=self.largest)
-        return {"": _cast(g, scaled, self.dtype), "_scale": scale}
+        return {"": g.cast(scaled, self.dtype), "_scale": scale}
 
     def decode(self, g: Builder, stored: Mapping[str, TensorMeta], dtype: str) -> TensorMeta:
         """Return the entries again, in the dtype of the model."""
         if self.dtype is None:
             return stored[""]
-        wide = g.op("aten.mul.Tensor", self=_cast(g, stored[""], "float32"), other=stored["_scale"])
-        return _cast(g, wide, dtype)
+        wide = g.op("aten.mul.Tensor", self=g.cast(stored[""], "float32"), other=stored["_scale"])
+        return g.cast(wide, dtype)
 
 
 STORAGES = {
@@ -53,7 +53,3 @@ STORAGES = {
     "int8": Storage("int8", 127.0, is_rounded=True),
     "float8_e4m3fn": Storage("float8_e4m3fn", 448.0),
 }
-
-
-def _cast(g: Builder, tensor: TensorMeta, dtype: str) -> TensorMeta:
-    return tensor if tensor.dtype == dtype else g.op("aten.to.dtype", self=tensor, dtype=Dtype(dtype))

@@ -6,12 +6,7 @@ from typing import Any
 
 import torch
 
-from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.ops.effects import is_pure
-from torch_ir.ops.registry import executor_of
-from torch_ir.ops.schema import find_operator
-from torch_ir.ops.torch_internals import OpOverload
-from torch_ir.passes.clean.permutations import (
+from torch_ir.analysis.shapes.permutations import (
     ORDERS,
     PERMUTE,
     Order,
@@ -21,6 +16,11 @@ from torch_ir.passes.clean.permutations import (
     order_of,
     split_before,
 )
+from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ops.effects import is_pure
+from torch_ir.ops.registry import executor_of
+from torch_ir.ops.schema import find_operator
+from torch_ir.ops.torch_internals import OpOverload
 from torch_ir.passes.clean.reshapes import RESHAPE
 from torch_ir.passes.clean.same_layout import as_sizes, is_like
 from torch_ir.passes.pass_registry import rule_pass

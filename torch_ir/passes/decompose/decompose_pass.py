@@ -6,12 +6,12 @@ decompose(ir, ["aten.mm", "aten.add.Tensor"])   # to a target's operators, as fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
-from torch_ir.analysis.values.node_memo import form_of
+from torch_ir.analysis.values.node_memo import once_per_form
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.errors import CommandError, ShapeError, did_you_mean
 from torch_ir.ir import IR, OpNode, TensorMeta
@@ -95,7 +95,7 @@ class Decomposing:
         self.prims = prims  # whether parts may be torch's primitives
         self.know = Knowledge.of(ir)
         self.names = FreeNames(taken_names(ir))
-        self.bodies: dict[Hashable, IR | str] = {}
+        self._bodies = once_per_form(self._decomposed)
         self.moved: set[TensorMeta] = set()  # tensors whose strides changed
         self.journal = current_journal()
         self.count = 0
@@ -119,10 +119,7 @@ class Decomposing:
         return [part for step in steps for part in self._parts(step, (*inside, node.op_type))]
 
     def _body(self, node: OpNode) -> IR | str:
-        form = form_of(node)
-        if form not in self.bodies:
-            self.bodies[form] = self._decomposed(node)
-        return self.bodies[form]
+        return self._bodies(node)
 
     def _decomposed(self, node: OpNode) -> IR | str:
         if node.op_type == "aten.batch_norm.default" and not node["training"] and self.is_allowed(_IDLE_BATCH_NORM):

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_ir.analysis.cost_model.flop_formulas import base_name
-from torch_ir.ir import Dtype, OpNode, TensorMeta
+from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.graph.operator_sets import FLOATS
 from torch_ir.ops.effects import gives_its_input
 from torch_ir.ops.torch_types import TORCH_DTYPES
@@ -211,7 +211,7 @@ def _mask_argument(g: Builder, mask: _Mask | None, query: TensorMeta) -> tuple[T
         return None, "a fully masked row would yield zeros, not NaN or the mean of all values"
     one, other = (0.0, fill) if mask.is_kept else (fill, 0.0)
     added = g.op("aten.where.Scalar", condition=mask.tensor, self=one, other=other)
-    return added if added.dtype == query.dtype else g.op("aten.to.dtype", self=added, dtype=Dtype(query.dtype)), ""
+    return g.cast(added, query.dtype), ""
 
 
 def _is_bool_mask(mask: _Mask, value: Any, dtype: str) -> bool:

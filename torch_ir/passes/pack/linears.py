@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
+from torch_ir.analysis.shapes.permutations import PERMUTE
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.passes.clean.permutations import PERMUTE
 from torch_ir.passes.pack.convolutions import activation_of, is_computed, packed_bias
 from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.passes.weights.affine import LINEAR, obstacle

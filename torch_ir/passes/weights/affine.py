@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Union
 
-from torch_ir.ir import Dtype, OpNode, TensorMeta
+from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.graph.operator_sets import CONVOLUTIONS, FLOATS
 from torch_ir.rewrite import Builder
 
@@ -120,11 +120,7 @@ def with_scaled_input(g: Builder, layer: Layer, x: TensorMeta, scale: TensorMeta
 
 def wide(g: Builder, tensor: TensorMeta) -> TensorMeta:
     """Return a weight in float32, or in float64 if it has that."""
-    return tensor if tensor.dtype in _WIDE else narrow(g, tensor, "float32")
-
-
-def narrow(g: Builder, tensor: TensorMeta, dtype: str) -> TensorMeta:
-    return tensor if tensor.dtype == dtype else g.op("aten.to.dtype", self=tensor, dtype=Dtype(dtype))
+    return tensor if tensor.dtype in _WIDE else g.cast(tensor, "float32")
 
 
 def times(g: Builder, one: TensorMeta, other: Scale) -> TensorMeta:
@@ -153,7 +149,7 @@ def each(value: Any, rank: int) -> list[Any]:
 
 def _with_weights(g: Builder, layer: Layer, x: TensorMeta, weight: TensorMeta, bias: TensorMeta | None) -> TensorMeta:
     dtype = layer.weight.dtype
-    weight, bias = narrow(g, weight, dtype), None if bias is None else narrow(g, bias, dtype)
+    weight, bias = g.cast(weight, dtype), None if bias is None else g.cast(bias, dtype)
     return g.like(layer.node, input=x, weight=weight, bias=bias)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from torch_ir.analysis.shapes.permutations import ORDERS, PERMUTE, order_of
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.graph.operator_sets import FLOATS
-from torch_ir.passes.clean.permutations import ORDERS, PERMUTE, order_of
 from torch_ir.passes.clean.same_layout import as_sizes
 from torch_ir.passes.pass_registry import rule_pass
-from torch_ir.passes.weights.affine import LINEAR, layer_of, narrow, obstacle, plus, shared, spread, too_narrow, wide
+from torch_ir.passes.weights.affine import LINEAR, layer_of, obstacle, plus, shared, spread, too_narrow, wide
 from torch_ir.rewrite import Builder, op, rule
 
 _RESHAPES = ("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
@@ -68,8 +68,8 @@ def two_linears(g: Builder, node: OpNode, before: OpNode) -> object:
         bias = moved if bias is None else plus(g, moved, bias)
     weight = g.op("aten.mm.default", self=weight, mat2=wide(g, first.weight))
     dtype = second.weight.dtype
-    bias = None if bias is None else narrow(g, bias, dtype)
-    return g.op(LINEAR, input=before["input"], weight=narrow(g, weight, dtype), bias=bias)
+    bias = None if bias is None else g.cast(bias, dtype)
+    return g.op(LINEAR, input=before["input"], weight=g.cast(weight, dtype), bias=bias)
 
 
 def _is_matrix(g: Builder, weight: TensorMeta, x: TensorMeta) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_ir.errors import ConversionError
 from torch_ir.escaping import in_mlir
-from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir import IR, Device, Dtype, Expr, Layout, MemoryFormat, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.ops.calling import keywords
 from torch_ir.ops.effects import writes_in_place
@@ -21,12 +21,21 @@ from torch_ir.targets.mlir.dialect import dialect_name, torch_dialect
 from torch_ir.targets.mlir.function_text import Text
 from torch_ir.targets.mlir.graph_writer import Function, GraphWriter
 from torch_ir.targets.mlir.numbers import BOOL, FLOAT, INT, Sizes, Value
-from torch_ir.targets.mlir.operands import Operands
-from torch_ir.targets.mlir.syntax import builtin_type, literal, symbol, torch_type
+from torch_ir.targets.mlir.syntax import (
+    DTYPE_CODES,
+    FORMAT_CODES,
+    LAYOUT_CODES,
+    builtin_type,
+    literal,
+    symbol,
+    torch_type,
+)
 from torch_ir.targets.splitting import Splitter
 
 SCOPE = "model"  # the parameter scope of weights
 _NUMBERS = ("int", "float", "bool", "number")  # schema types of results that are not tensors
+_CODES: dict[type, dict[str, int]] = {Dtype: DTYPE_CODES, Layout: LAYOUT_CODES, MemoryFormat: FORMAT_CODES}
+_TENSOR_LISTS = {"Tensor": "vtensor", "Optional[Tensor]": "optional<vtensor>"}
 
 
 class Writer(GraphWriter[Value], Text):
@@ -36,7 +45,7 @@ class Writer(GraphWriter[Value], Text):
         super().__init__(ir, functions)
         self.sizes = Sizes(self.compute, self.constant)
         self.globals: list[str] = []
-        self._operands = Operands(self, self.sizes)
+        self._operands = _Operands(self, self.sizes)
         self._symbols = symbols
         self._splitter = Splitter(ir)
         self._known = torch_dialect()
@@ -144,3 +153,52 @@ def _is_number_for_tensor(given: tuple[Any, str]) -> bool:
 def _number_type(tensor: TensorMeta) -> str:
     """Return the type of the number that a 0-d tensor represents."""
     return BOOL if tensor.dtype == "bool" else FLOAT if "float" in tensor.dtype else INT
+
+
+class _Operands:
+    """Writes the arguments of a call into a text, as the types of its schema: lists, options, numbers, typed names."""
+
+    def __init__(self, text: Text, sizes: Sizes) -> None:
+        self._text = text
+        self._sizes = sizes
+
+    def of(self, value: Any, kind: str) -> Value:
+        """Return an argument as a value of the schema's type."""
+        if isinstance(value, Value):
+            return value
+        if value is None:
+            return self._text.constant(None)
+        if kind.startswith("Optional["):
+            return self.of(value, kind[len("Optional[") : -1])
+        if kind.startswith("List["):
+            element = kind[len("List[") : -1]
+            items = [self.of(item, element) for item in (value if isinstance(value, (list, tuple)) else [value])]
+            return self._text.list_of(items, _TENSOR_LISTS.get(element, element))
+        if isinstance(value, Expr):
+            return self._number(self._sizes.of(value), kind)
+        if isinstance(value, Device):
+            return self._text.device(value)
+        if type(value) in _CODES:
+            return self._code(value)
+        if isinstance(value, complex):
+            raise ConversionError("the torch dialect of MLIR has no complex constants")
+        if kind == "float":
+            value = float(value)
+        elif kind in ("number", "int") and isinstance(value, bool):
+            value = int(value)
+        return self._number(self._text.constant(value), kind)
+
+    def _number(self, value: Value, kind: str) -> Value:
+        """Convert a number to the requested kind; a tensor becomes a 0-d tensor."""
+        if kind == "float" and value.type == INT:
+            return self._text.compute("torch.aten.Float.Scalar", [value], FLOAT)
+        if kind == "Tensor":
+            element = "f64" if value.type == FLOAT else "si64"
+            return self._text.compute("torch.prim.NumToTensor.Scalar", [value], f"!torch.vtensor<[],{element}>")
+        return value
+
+    def _code(self, value: Any) -> Value:
+        codes = _CODES[type(value)]
+        if value not in codes:
+            raise ConversionError(f"the torch dialect of MLIR has no {type(value).__name__.lower()} {value!s}")
+        return self._text.constant(codes[value])

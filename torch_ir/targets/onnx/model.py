@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from math import prod
 
 import onnx_ir
@@ -18,9 +19,8 @@ from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.passes.decompose.rewriting import rewritten
 from torch_ir.targets.node_summary import describe
-from torch_ir.targets.onnx.call_nodes import graph_with_calls, shape_of
+from torch_ir.targets.onnx.call_nodes import DOMAIN, OP_TYPE, graph_with_calls, shape_of
 from torch_ir.targets.onnx.exact_operators import EXPORTED, MISTRANSLATED, complex_problem
-from torch_ir.targets.onnx.function_writer import FunctionWriter
 from torch_ir.targets.onnx.onnx_program import unsupported
 from torch_ir.targets.onnx.quantized_bias import with_separate_biases
 from torch_ir.targets.onnx.value_names import name_values
@@ -36,7 +36,7 @@ def onnx_model(ir: IR, opset: int, functions: str = "none") -> onnx_ir.Model:
     _refuse_places_in_storages(ir)
     _refuse_mistranslated(ir)
     ir = with_separate_biases(with_functions(rewritten(ir, EXPORTED), functions))
-    write = FunctionWriter(opset)
+    write = _FunctionWriter(opset)
     made = ConvertedFunctions(write, set())
     called = made.called_by(ir)
     try:
@@ -128,3 +128,36 @@ def _placeless(tensor: TensorMeta, value: onnx_ir.Value) -> onnx_ir.ExternalTens
     size = prod(map(int, tensor.shape)) * TORCH_DTYPES[tensor.dtype].itemsize
     assert value.dtype is not None  # the exporter knows it
     return onnx_ir.ExternalTensor(_NOWHERE, None, size, value.dtype, shape=shape_of(tensor), name=value.name)
+
+
+class _FunctionWriter:
+    """Writes functions as ONNX functions of the domain `torch_ir`; `unsupported` are those that it cannot convert."""
+
+    def __init__(self, opset: int) -> None:
+        self.unsupported: list[str] = []
+        self._opset = opset
+
+    def __call__(self, body: IR, name: str, op_type: str, called: Mapping[str, onnx_ir.Function]) -> onnx_ir.Function:
+        """Convert a body; one with unsupported operators is empty, so that those of all bodies are found."""
+        try:
+            graph = graph_with_calls(body, self._opset, called).graph
+            name_values(body, graph)
+            _make_constants(graph)
+        except UnsupportedOperatorsError as error:
+            self.unsupported += error.missing
+            graph = onnx_ir.Graph([], [], nodes=[])
+        function = onnx_ir.Function(DOMAIN, name, graph=graph, attributes=())
+        function.metadata_props[OP_TYPE] = op_type
+        return function
+
+
+def _make_constants(graph: onnx_ir.Graph) -> None:
+    """Replace initialisers by Constant nodes, because functions have no initialisers."""
+    for value in [*graph.initializers.values()][::-1]:
+        assert value.const_value is not None  # a folded constant; weights are inputs
+        node = onnx_ir.node("Constant", [], {"value": value.const_value})
+        (made,) = node.outputs
+        made.name, made.type, made.shape = value.name, value.type, value.shape
+        onnx_ir.convenience.replace_all_uses_with(value, made)
+        del graph.initializers[str(value.name)]
+        graph.insert_before(graph[0], node)

@@ -21,7 +21,7 @@ from torch_ir.ops.registry import executor_of
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.tensor_data import from_tensor, spread_bytes, to_tensor
 from torch_ir.targets.python.body import Body, Function, sizes_read
-from torch_ir.targets.python.helpers import CLASSES, GLOBALS, HELPERS, IMPORTS, PROVIDERS
+from torch_ir.targets.python.helper_source import CLASSES, GLOBALS, HELPERS, IMPORTS, PROVIDERS
 from torch_ir.targets.python.source_text import RESERVED, call, free_name, is_plain_name, literal
 from torch_ir.targets.torch.nn_module import hold
 

@@ -195,9 +195,8 @@ class _Writer:
         items = [self.returned(item) for item in tree.items]
         if tree.kind == "object" and tree.keys:
             return self.graph.call_function(Record, (dict(zip(tree.keys, items, strict=True)),))
-        if (
-            tree.kind == "tuple" and tree.keys
-        ):  # as a value, fx writes it with an undefined name: in a dict, for example
+        if tree.kind == "tuple" and tree.keys:
+            # as a value, fx writes it with an undefined name: in a dict, for example
             return self.graph.call_function(tuple_class(tree), tuple(items))
         return rebuild(replace(tree, items=tuple(map(Slot, range(len(items))))), items)
 

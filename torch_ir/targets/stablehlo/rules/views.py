@@ -110,7 +110,7 @@ def conjugate(hlo: Builder, made: Made, self: Value) -> Value:
 # -- parts ------------------------------------------------------------------------------------------------------------
 
 
-def from_start(hlo: Builder, index: Any, size: Dim) -> Dim:
+def from_start(index: Any, size: Dim) -> Dim:
     """Return an index or a bound counted from the start, and within the dimension."""
     if isinstance(index, str) or isinstance(size, str):
         if isinstance(index, int) and index >= 0 and index <= 1:
@@ -129,8 +129,8 @@ def slice_tensor(
 ) -> Value:
     dim = axis(dim, len(self.shape))
     size, kept = self.shape[dim], made[0].shape[dim]
-    low = from_start(hlo, 0 if start is None else start, size)
-    high = from_start(hlo, size if end is None else end, size)
+    low = from_start(0 if start is None else start, size)
+    high = from_start(size if end is None else end, size)
     if isinstance(low, int) and isinstance(high, int):
         high = max(low, high)
     return hlo.slice_dim(self, dim, low, high, kept, step)
@@ -152,7 +152,7 @@ def select_int(hlo: Builder, made: Made, self: Value, dim: int, index: Any) -> V
 @lowers("aten.narrow.default")
 def narrow(hlo: Builder, made: Made, self: Value, dim: int, start: Any, length: Any) -> Value:
     dim = axis(dim, len(self.shape))
-    low = from_start(hlo, start, self.shape[dim])
+    low = from_start(start, self.shape[dim])
     high = low + length if isinstance(low, int) and isinstance(length, int) else f"{low} + {length}"
     return hlo.slice_dim(self, dim, low, high, made[0].shape[dim])
 
@@ -276,7 +276,7 @@ def slice_scatter(
     hlo: Builder, made: Made, self: Value, src: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Value:
     dim = axis(dim, len(self.shape))
-    low = from_start(hlo, 0 if start is None else start, self.shape[dim])
+    low = from_start(0 if start is None else start, self.shape[dim])
     if isinstance(low, str):
         raise ConversionError("it writes from a dynamic place")
     return placed(hlo, self, hlo.convert(src, self.dtype), dim, low, step)

@@ -1,4 +1,4 @@
-"""The stage: a scene being built, box by box in program order."""
+"""Builder of a scene: boxes, arrows and frames are added in program order."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from torch_ir.draw.depth import Parts
 from torch_ir.draw.elements import Box, Edge, Frame, Item, Kind
 from torch_ir.draw.families import Families
 from torch_ir.draw.folding import Fold, Folding, times
-from torch_ir.draw.words import DECISION, facts_of, quantized_shape, short_name, weights_text
+from torch_ir.draw.node_texts import DECISION, facts_of, quantized_shape, short_name, weights_text
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.text.amounts import plural
 from torch_ir.ir.text.printer import shape_text
 
 _SHOWN_KEYS = 3  # of the buffers that one box changes
 
 
-class Stage:
+class SceneBuilder:
     """The items so far, and the box that produces each tensor; `parts` are the nodes inside collapsed modules."""
 
     def __init__(
@@ -139,7 +140,7 @@ class Stage:
         red = sum(each.name in self._red for each in inside)
         facts = [f"{len(inside):,} ops"] if len(inside) > 1 else []
         facts += [weights_text(node.inputs)] if inside else []
-        holds = [f"{red} placeholder{'s' * (red > 1)}"] if 0 < red < len(inside) else []
+        holds = [plural(red, "placeholder")] if 0 < red < len(inside) else []
         return *filter(None, [", ".join(filter(None, facts))]), *holds
 
     def _add_folded_edges(self, node: OpNode, box_id: str) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from torch_ir.analysis.cost_model.node_costs import Cost, cost
-from torch_ir.analysis.cost_model.table_text import human
 from torch_ir.analysis.cost_model.traffic import bytes_of
 from torch_ir.analysis.memory.live_tensors import liveness
 from torch_ir.analysis.shapes.size_polynomials import product, total, weight_of
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import further_entries
+from torch_ir.ir.text.amounts import human
 
 TITLES = {
     "nodes": ("nodes per run", ""),

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.graph.attr_types import DTYPES
 from torch_ir.ir.regroup.functions import STAGE
+from torch_ir.ir.text.amounts import human, parameters_text
 from torch_ir.ir.text.printer import shape_text
 
 DECISION = "torch_ir.decision."  # prefix of the op_types of guards
 LINE = "source_line."  # prefix of the op_types of nodes from one source line, drawn as one box
 OPAQUE = "opaque."  # prefix of the op_types of gaps
-_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 _SHOWN = 6  # items of a list
 
 
@@ -34,20 +34,6 @@ def span(first: str, last: str) -> str:
     """Return the names of the first and the last module of a series, joined by a dash: `layer1.0` and `1.2`."""
     number = re.search(r"\d[\d.]*$", last)
     return first if first == last else f"{first}\N{EN DASH}{number[0] if number else last.rpartition('.')[2]}"
-
-
-def amount(number: float, unit: str = "") -> str:
-    """Format with three digits and a prefix: `25.6 M`, `231 MB`."""
-    power = 0
-    while abs(number) >= 999.5 and power < len(_PREFIXES) - 1:
-        number, power = number / 1000, power + 1
-    digits = 0 if number == int(number) and not power else 2 if number < 9.995 else 1 if number < 99.95 else 0
-    return f"{number:.{digits}f} {_PREFIXES[power]}{unit}".rstrip()
-
-
-def parameters_text(number: int) -> str:
-    """Format a number of parameters: `1 parameter`, `70.6 B parameters`."""
-    return f"{amount(number).replace('G', 'B')} parameter{'s' * (number != 1)}"
 
 
 def parameters_in(tensors: Iterable[TensorMeta]) -> int:
@@ -71,7 +57,7 @@ def weights_text(tensors: Iterable[TensorMeta]) -> str:
     weights = {tensor for tensor in tensors if tensor.param and tensor.is_static}
     if dtypes := sorted({tensor.dtype for tensor in weights if is_quantized(tensor)}):
         size = sum(DTYPES[tensor.dtype] * math.prod(_sizes(tensor)) for tensor in weights)
-        return f"{amount(size, 'B')} in {' and '.join(dtypes)}"
+        return f"{human(size, 'B')} in {' and '.join(dtypes)}"
     parameters = parameters_in(weights)
     return parameters_text(parameters) if parameters else ""
 

@@ -10,7 +10,7 @@ from torch_ir.errors import ExecutionError, PipelineError
 from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.pipeline.pipeline_parts import is_training_pipeline
-from torch_ir.pipeline.rank import AXIS, StageRank
+from torch_ir.pipeline.stage_process import AXIS, StageRank
 from torch_ir.pipeline.stages import check_pipeline
 from torch_ir.run.executor import flat_inputs, read_sizes
 from torch_ir.run.weight_files import WeightSource
