@@ -90,7 +90,7 @@ class ByRows(nn.Module):
 
 @pytest.mark.parametrize("with_weights", [False, True])
 def test_other_sizes_and_dtypes_are_refused(with_weights: bool) -> None:
-    """Sizes outside of the range or the constraints, another fixed size, another dtype, another number of dimensions."""
+    """Sizes outside of the range or the constraints, another fixed size, dtype or number of dimensions."""
     rows = torch.export.Dim.AUTO
     ir = extract_ir(ByRows().eval(), (X.clone(),), strict=False, dynamic_shapes=({0: rows},))
     module = to_torch(ir, {} if with_weights else None)
