@@ -218,3 +218,52 @@ def test_an_attribute_of_an_example_that_forward_reads_is_refused(capture: str) 
     vars(x)["scale"] = 3.0
     with pytest.raises(ExportError, match="'scale', a Python attribute of an input"):
         _captured(Scaled().eval(), x, capture)
+
+
+class Tried(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            return x * x.scale  # type: ignore[operator]  # an attribute that inputs may have
+        except AttributeError:
+            return x + 1
+
+
+class Having(nn.Module):
+    def forward(self, x: Tensor, others: dict[str, Tensor]) -> Tensor:
+        return x * 3 if hasattr(others["y"], "_scale") else x + 1
+
+
+class WithAttribute(Tensor):
+    scale = 3.0
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+@pytest.mark.parametrize("kind", [Scaled, Tried])
+def test_an_attribute_of_a_later_input_is_refused(kind: type[nn.Module], capture: str) -> None:
+    """The example has none; a later input has one, by itself or by its class."""
+    given = torch.ones(3)
+    vars(given)["scale"] = 3.0
+    _check_refused(kind().eval(), lambda: given, capture)
+    _check_refused(kind().eval(), lambda: torch.ones(3).as_subclass(WithAttribute), capture)
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_attributes_of_nested_inputs_are_guarded_in_every_form(capture: str) -> None:
+    model = Having().eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ir = torch_ir.extract_ir(model, (torch.ones(3), {"y": torch.ones(3)}), strict=False, capture=capture)
+    given = torch.ones(3)
+    vars(given)["_scale"] = 3.0
+    assert "__getattr__" not in vars(Tensor)
+    for run in (torch_ir.IRExecutor(ir), torch_ir.to_torch(ir, {})):
+        assert torch.equal(run(torch.ones(3), {"y": torch.ones(3)}), torch.full((3,), 2.0))
+        with pytest.raises(GuardError, match=r"hasattr\('_scale'\) of .*at capture it was False"):
+            run(torch.ones(3), {"y": given})
+    space: dict[str, Any] = {"__name__": "written"}
+    exec(compile(torch_ir.to_python(ir), "written.py", "exec"), space)
+    net = next(value for name, value in space.items() if name in ("Net", ir.model_name))()
+    with pytest.raises(ValueError, match="_scale"):
+        net(torch.ones(3), {"y": given})
+    with pytest.raises(ExportError, match="'_scale', a Python attribute of an input"):
+        torch_ir.extract_ir(model, (torch.ones(3), {"y": given}), strict=False, capture=capture)

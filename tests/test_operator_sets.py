@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from tests.proof import assert_near, captured, module
-from torch_ir import IRExecutor, load_ir, optimize, to_opset
+from torch_ir import IRExecutor, extract_ir, load_ir, optimize, to_opset
 from torch_ir.errors import CommandError
 from torch_ir.passes.fuse.fused_layers import ACTIVATIONS, CONVOLUTIONS, GATES, LAYERS
 
@@ -208,3 +208,35 @@ def test_files_with_fused_operators_load_for_ever() -> None:
     wanted = [function(*given) for function, given in CALLS.values()]
     assert_near(list(IRExecutor(ir, {})(*inputs)), wanted)
     assert all(node.op_type.startswith("aten.") for node in ir.at_level("aten").nodes)
+
+
+@pytest.mark.parametrize("function", ["roll", "fftshift", "ifftshift"])
+@pytest.mark.parametrize("named", [("n", 200), ("length", 4000), ("t", None)])
+def test_halves_of_odd_sizes_are_decomposed(function: str, named: tuple[str, int | None]) -> None:
+    """The decomposition rolls by `n - n // 2`, which is `n // 2` at even sizes only."""
+
+    class Rolled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.roll(x.shape[0] // 2, 0) if function == "roll" else getattr(torch.fft, function)(x)
+
+    rows = Dim(named[0], min=2, max=named[1])
+    ir = extract_ir(Rolled().eval(), (torch.arange(8.0),), strict=False, dynamic_shapes=({0: rows},))
+    for name in ("core-aten", "prims"):
+        made, _ = to_opset(ir, name)
+        for size in range(2, 14):
+            x = torch.arange(float(size))
+            assert torch.equal(IRExecutor(made)(x), Rolled()(x))
+
+
+def test_a_size_that_is_written_otherwise_is_the_same_output() -> None:
+    """A pass may replace `4 * m // m` in the shape of an output by 4."""
+
+    class Padded(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.pad(x, (0, -x.shape[0] % 4)).reshape(-1, 4) * 2
+
+    rows = Dim("n", min=8, max=200)
+    ir = extract_ir(Padded().eval(), (torch.arange(24.0),), strict=False, dynamic_shapes=({0: rows},))
+    better, _ = optimize(ir, "full")
+    x = torch.arange(13.0)
+    assert torch.equal(IRExecutor(better)(x), Padded()(x))

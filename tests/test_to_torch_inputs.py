@@ -2,12 +2,13 @@
 
 import copy
 import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from torch_ir import ExecutionError, extract_ir, to_torch
+from torch_ir import IR, ExecutionError, IRExecutor, extract_ir, to_torch
 
 X = torch.arange(12.0).reshape(3, 4)
 
@@ -80,3 +81,42 @@ def test_transforms_and_compilers_see_no_checks() -> None:
     assert torch.equal(torch.vmap(module)(many), many * 4)
     assert torch.equal(torch.jit.trace(module, (X,))(X), X * 4)
     assert torch.equal(torch.export.export(module, (X,)).module()(X), X * 4)
+
+
+class ByRows(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:2] * 2 if x.shape[0] > 2 else x + x.shape[0]
+
+
+@pytest.mark.parametrize("with_weights", [False, True])
+def test_other_sizes_and_dtypes_are_refused(with_weights: bool) -> None:
+    """Sizes outside of the range or the constraints, another fixed size, dtype or number of dimensions."""
+    rows = torch.export.Dim.AUTO
+    ir = extract_ir(ByRows().eval(), (X.clone(),), strict=False, dynamic_shapes=({0: rows},))
+    module = to_torch(ir, {} if with_weights else None)
+    assert torch.equal(module(torch.ones(5, 4)), torch.full((2, 4), 2.0))
+    for refused in (X[:2], X[:1], X[:0], X[:, :3], X.double(), X[None]):
+        with pytest.raises(ExecutionError):
+            module(refused)
+    fixed = to_torch(extract_ir(ByRows().eval(), (X.clone(),), strict=False), {})
+    with pytest.raises(ExecutionError, match=r"has shape \[2, 4\], the graph takes \[3, 4\]"):
+        fixed(X[:2])
+
+
+class Stacking(nn.Module):
+    def forward(self, given: dict[str, Tensor], *, scale: Tensor, shift: Tensor) -> Tensor:
+        return torch.stack(list(given.values())) * scale + shift
+
+
+@pytest.mark.parametrize("make", [IRExecutor, lambda ir: to_torch(ir, {})])
+def test_another_order_of_keys_is_refused(make: Callable[[IR], Callable[..., Tensor]]) -> None:
+    """`list(d.values())` depends on the order in which the caller built the dict; keywords have no order."""
+    one, two = torch.ones(2), torch.zeros(2)
+    given, named = {"a": one, "b": two}, {"scale": one, "shift": two}
+    run = make(extract_ir(Stacking().eval(), (given,), kwargs=named, strict=False))
+    swapped = {"shift": two, "scale": one}
+    assert torch.equal(run(given, **swapped), Stacking()(given, **swapped))
+    with pytest.raises(
+        ExecutionError, match=r"keys in the order \['b', 'a'\], but the graph was captured for \['a', 'b'\]"
+    ):
+        run({"b": two, "a": one}, **named)

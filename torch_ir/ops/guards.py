@@ -47,6 +47,7 @@ ATTRIBUTES: dict[str, Callable[[torch.Tensor], bool | int]] = {
     "is_pinned": lambda value: value.is_pinned(),
     IS_PARAMETER: lambda value: isinstance(value, nn.Parameter),
 }
+OWN = "."  # prefix of the name of a Python attribute, such as ".scale", which a plain tensor does not have
 _SHOWN = {
     "grad_fn": "grad_fn is not None", "grad": "grad is not None", BASE: "its base is not None",
     IS_PARAMETER: "isinstance(nn.Parameter)",
@@ -100,15 +101,20 @@ def _fixed_attribute(value: torch.Tensor, name: str, assumed: Any, place: str) -
 
 def check_attribute(what: str, value: torch.Tensor, name: str, assumed: Any, place: str) -> None:
     """Raise GuardError if an attribute of a tensor is not as at capture."""
-    ask = ATTRIBUTES.get(name)
-    if ask is None:
+    if name not in ATTRIBUTES and not name.startswith(OWN):
         raise GuardError(f"the graph guards the attribute {name!r:.40} of {what}, which this version does not know")
-    if (found := ask(value)) != assumed:
+    if (found := answer(value, name)) != assumed:
+        shown = f"hasattr({name[len(OWN) :]!r:.40})" if name.startswith(OWN) else _SHOWN.get(name, name)
         raise GuardError(
-            f"{place or 'the model'} reads {_SHOWN.get(name, name)} of {what}: at capture it was {assumed}, now it is "
+            f"{place or 'the model'} reads {shown} of {what}: at capture it was {assumed}, now it is "
             f"{found}; capture with such an input, or pass a plain tensor (x.detach().clone())",
             place=place,
         )
+
+
+def answer(value: torch.Tensor, name: str) -> bool | int:
+    """Return what an attribute of a tensor is, as a number; of Python attributes, whether there is one."""
+    return hasattr(value, name[len(OWN) :]) if name.startswith(OWN) else ATTRIBUTES[name](value)
 
 
 def without_attribute_guards(ir: IR) -> IR:

@@ -50,6 +50,9 @@ def structure_of(value: Any, leaf: Callable[[int, Any], Tree]) -> Tree:
     return to_structure(spec, (leaf(index, item) for index, item in enumerate(leaves)))
 
 
+_KEYWORDS = "keywords"  # the path of the keyword arguments of a call, which have no order
+
+
 def values_of_call(tree: Branch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Return the graph's inputs from a call in the model's signature; other arguments must equal the captured ones."""
     values = dict(slots_of_call(tree, args, kwargs))
@@ -60,7 +63,7 @@ def slots_of_call(tree: Branch, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """Return the same inputs, each with its slot, in the order of `leaves`."""
     values: list[tuple[int, Any]] = []
     positional, keywords = tree.items
-    for path, leaf, value in [*values_along(positional, args, "inputs"), *values_along(keywords, kwargs, "keywords")]:
+    for path, leaf, value in [*values_along(positional, args, "inputs"), *values_along(keywords, kwargs, _KEYWORDS)]:
         if isinstance(leaf, Slot):
             values.append((leaf, value))
         elif not is_same_value(to_name(value), leaf):
@@ -98,6 +101,11 @@ def _children(tree: Branch, value: Any, path: str) -> list[tuple[str, Any]]:
         if not isinstance(value, dict) or set(value) != set(tree.keys):
             given = list(value) if isinstance(value, dict) else type(value).__name__
             raise ExecutionError(f"{path}: expected a dict with keys {list(tree.keys)}, got {given}")
+        if path != _KEYWORDS and list(value) != list(tree.keys):
+            raise ExecutionError(
+                f"{path} has its keys in the order {list(value)}, but the graph was captured for {list(tree.keys)}: "
+                "the model may depend on it; pass them in that order"
+            )
         return [(f"[{key!r}]", value[key]) for key in tree.keys]
     if isinstance(value, (tuple, list)) or type(value) in pytree.SUPPORTED_NODES:
         items = (

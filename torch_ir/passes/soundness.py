@@ -18,6 +18,7 @@ class Watchdog:
     def __init__(self, ir: IR) -> None:
         self.ir = ir
         self._signature = signature(ir)
+        self._results = [TensorMeta("", tensor.shape, tensor.dtype) for tensor in ir.graph_outputs]
         self._shapes = Shapes(ir)
         self._seen: dict[OpNode, tuple[object, ...]] = {node: _parts(node) for node in ir.nodes}
         self._bodies = {name: Watchdog(body) for name, body in ir.functions.items()}
@@ -33,6 +34,8 @@ class Watchdog:
                 self.ir.check()
             if (found := signature(self.ir)) != self._signature:
                 raise GraphError(f"the signature changed from {self._signature} to {found}")
+            if not all(map(self._shapes.agree, self._results, self.ir.graph_outputs)):
+                raise GraphError(f"the outputs changed from {self._results} to {self.ir.graph_outputs}")
         except GraphError as error:
             raise GraphError(f"pass {name!r} broke the graph: {error}") from error
 
@@ -89,10 +92,10 @@ def _is_in_order(ir: IR) -> bool:
 
 
 def signature(ir: IR) -> Hashable:
-    """Return what callers rely on: inputs, outputs, their nesting, mutated tensors and symbolic sizes."""
+    """Return what callers rely on: inputs, the number and nesting of outputs, mutated tensors and symbolic sizes."""
     return (
         tuple((tensor.name, tensor.shape, tensor.dtype) for tensor in ir.graph_inputs),
-        tuple((tensor.shape, tensor.dtype) for tensor in ir.graph_outputs),
+        len(ir.graph_outputs),
         tuple(target.name for target, _ in ir.mutations),
         tuple(sorted(ir.symbols)),
         repr(ir.input_tree),

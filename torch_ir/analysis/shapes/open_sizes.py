@@ -72,7 +72,10 @@ def points_of(ir: IR, around: Sequence[IR] | None = None, known: dict[IR, Points
 
 
 def _found_points(ir: IR, outer: Points) -> Points:
-    """Choose the graph's own sizes, in addition to those of enclosing graphs."""
+    """Choose the graph's own sizes, in addition to those of enclosing graphs.
+
+    Every second choice is one more than that before it, so that `n // 2` differs from `(n + 1) // 2` at one of the two.
+    """
     draw = random.Random(0)
     found: list[dict[str, int]] = []
     texts = (*ir.symbols, *ir.constraints, *(dim for tensor in ir.graph_inputs for dim in tensor.shape))
@@ -80,7 +83,11 @@ def _found_points(ir: IR, outer: Points) -> Points:
     for attempt in range(min(_TRIES, _MOST_READ // (length + 1) + _WANTED)):
         most = _MOST if attempt % 2 else 64  # some are small, so that either of two sizes may be the smaller one
         sizes = dict(outer[len(found) % len(outer)])
+        is_next = len(found) % 2 == 1 and not attempt % 4
         for name, symbol in ir.symbols.items():
+            if is_next and symbol.admits(found[-1][name] + 1):
+                sizes[name] = found[-1][name] + 1
+                continue
             low = max(symbol.min or 0, 2)
             high = most if symbol.max is None else min(symbol.max, max(most, low))
             sizes[name] = draw.randint(min(low, high), max(low, high)) if high >= low else high
@@ -101,8 +108,11 @@ def admits(ir: IR, sizes: Mapping[str, int]) -> bool:
         return False
 
 
-def expressed(values: Sequence[int], known: Sequence[Dim], points: Points) -> Dim | None:
-    """Return an expression with these values at these points: a number, a known size, or a combination of them."""
+def expressed(values: Sequence[int], known: Sequence[Dim], points: Points, *, is_sure: bool = False) -> Dim | None:
+    """Return an expression with these values at these points: a number, a known size, or a combination of them.
+
+    With `is_sure`, return None if several quotients have these values, which differ at other points.
+    """
     if len(set(values)) == 1 and len(points) > 1:
         return values[0]
     seen = list(zip(points, values, strict=True))
@@ -111,8 +121,8 @@ def expressed(values: Sequence[int], known: Sequence[Dim], points: Points) -> Di
             return candidate
     sizes = dict.fromkeys(size for size in (*known, *points[0]) if isinstance(size, str)) if points else {}
     for size in islice(sizes, _MOST_PAIRED):
-        if (found := _divided(size, seen)) is not None:
-            return found
+        if quotients := list(islice(_divided(size, seen), 2)):
+            return None if is_sure and len(quotients) > 1 else quotients[0]
     return None
 
 
@@ -139,12 +149,11 @@ def _candidates(known: Sequence[Dim], points: Points) -> Iterator[Dim]:
             yield total([other, product(-1, one)])
 
 
-def _divided(size: str, seen: Sequence[tuple[Mapping[str, int], int]]) -> Dim | None:
+def _divided(size: str, seen: Sequence[tuple[Mapping[str, int], int]]) -> Iterator[Dim]:
     """Match a size divided by a small number and rounded down, as for windows and steps: `(height - 1) // 2 + 1`."""
     for divisor in range(1, _LARGEST_DIVISOR + 1):
         for shift in range(divisor):
             rest = {value - (evaluate(size, point) - shift) // divisor for point, value in seen}
             if len(rest) == 1:
                 shifted = f"({size} - {shift})" if shift else f"({size})"
-                return total([f"{shifted} // {divisor}" if divisor > 1 else shifted, int(rest.pop())])
-    return None
+                yield total([f"{shifted} // {divisor}" if divisor > 1 else shifted, int(rest.pop())])

@@ -18,7 +18,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from torch_ir import _version
-from torch_ir.capture.instrument import Handler, all_intercepted
+from torch_ir.capture.instrument import Handler, all_intercepted, set_attribute
 from torch_ir.capture.program.provenance import source_line
 from torch_ir.capture.state.reached_code import functions_of
 from torch_ir.capture.state.tensor_memory import GET_DATA, SET_DATA, data_of, is_asked_by_a_model
@@ -27,7 +27,7 @@ from torch_ir.errors import Cause, ConversionError
 from torch_ir.ir import IR, OpNode, Slot
 from torch_ir.ir.graph.free_names import FreeNames, taken_names
 from torch_ir.ir.graph.io_tree import leaves
-from torch_ir.ops.guards import ATTRIBUTES, FIXED_ATTRIBUTE
+from torch_ir.ops.guards import ATTRIBUTES, FIXED_ATTRIBUTE, OWN, answer
 from torch_ir.ops.torch_internals import BASE, IS_PARAMETER, VERSION, pytree
 
 _PROPERTIES = ("requires_grad", "is_leaf", "grad_fn", "grad", BASE, VERSION)
@@ -37,6 +37,7 @@ _ASKED: dict[Any, str] = {
     **{getattr(torch.Tensor, name): name for name in _METHODS},
 }
 _OURS = (os.path.dirname(_version.__file__) + os.sep, torch.__file__)  # the second is the file name of patches
+_LIBRARIES = (_OURS[0], os.path.dirname(torch.__file__) + os.sep)
 _BETWEEN = frozenset(("__torch_function__", "__instancecheck__"))  # frames between the question and who asks
 
 
@@ -50,19 +51,19 @@ class InputQuestions:
     def note(self, tensor: torch.Tensor, name: str, frame: FrameType | None) -> None:
         number = self.inputs.get(id(tensor))
         if number is not None and (number, name) not in self.asked and (line := _asking_line(frame)):
-            if name not in ATTRIBUTES:
+            if name not in ATTRIBUTES and not name.startswith(OWN):
                 raise ConversionError(
                     f"cannot capture {line}: it reads {name!r} of an input, which no graph can know",
                     cause=Cause.INPUT_QUESTION,
                 )
             self.asked[number, name] = -1, line  # the guard's own question must not be noted
-            self.asked[number, name] = ATTRIBUTES[name](tensor), line
+            self.asked[number, name] = answer(tensor, name), line
 
     def guard(self, ir: IR, call: Any) -> None:
         """Insert a guard for each question; refuse the graph if the answer was not that of the example input."""
         examples = pytree.tree_leaves(call)
-        for (number, name), (answer, line) in self.asked.items():
-            if ATTRIBUTES[name](examples[number]) != answer:
+        for (number, name), (found, line) in self.asked.items():
+            if answer(examples[number], name) != found:
                 raise ConversionError(
                     f"cannot capture {line}: it reads {name!r} of an input, which a capture does not keep; "
                     "pass a plain tensor as example (x.detach().clone())",
@@ -102,6 +103,16 @@ def set_questions(kind: type[torch.Tensor]) -> None:
     for name in _METHODS:
         setattr(kind, name, _asking_method(name))
     setattr(kind, IS_PARAMETER, _asking_for_class())
+    kind.__getattr__ = _missing  # type: ignore[attr-defined]  # read by Python
+
+
+def _missing(tensor: torch.Tensor, name: str) -> Any:
+    """Note who reads an attribute that a tensor does not have, which another input may have; raise as Python does."""
+    if _current.questions is not None and not name.startswith("__"):
+        frame = sys._getframe(1)
+        if not frame.f_code.co_filename.startswith(_LIBRARIES):
+            _current.questions.note(tensor, OWN + name, frame)
+    return object.__getattribute__(tensor, name)
 
 
 def _asking(name: str) -> Any:
@@ -196,7 +207,7 @@ def questions_noted(*, data: bool = False) -> Iterator[None]:
         (type(nn.Parameter), "__instancecheck__"): ask,
         (torch.Tensor, "is_shared"): ask_for_memory,
     }
-    with all_intercepted(asked), QuestionMode(data):
+    with all_intercepted(asked), set_attribute(torch.Tensor, "__getattr__", _missing), QuestionMode(data):
         yield
 
 
@@ -208,7 +219,7 @@ def guard_inputs(ir: IR, asked: Mapping[tuple[int, str], tuple[bool | int, str]]
     slots = [leaf for _, leaf in leaves(ir.input_tree)]
     present = {(node["value"], node["name"]) for node in ir.nodes if node.op_type == FIXED_ATTRIBUTE}
     guards = []
-    for (number, name), (answer, line) in asked.items():
+    for (number, name), (found, line) in asked.items():
         slot = slots[number]
         if isinstance(slot, Slot) and (ir.graph_inputs[slot], name) not in present:  # else a constant of the call
             guards.append(
@@ -217,7 +228,7 @@ def guard_inputs(ir: IR, asked: Mapping[tuple[int, str], tuple[bool | int, str]]
                     FIXED_ATTRIBUTE,
                     [ir.graph_inputs[slot]],
                     [],
-                    {"name": name, "assumed": answer, "place": line},
+                    {"name": name, "assumed": found, "place": line},
                     args=["value"],
                 )
             )

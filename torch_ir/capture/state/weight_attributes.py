@@ -52,7 +52,7 @@ def refuse_attributes(model: nn.Module) -> None:
 def refuse_attributes_of_inputs(model: nn.Module, inputs: Iterable[Any]) -> None:
     """Refuse a model whose code reads an attribute of an input: the inputs of a graph have values only."""
     plain = [leaf for leaf in inputs if type(leaf) in (torch.Tensor, nn.Parameter)]
-    if found := _read(model, {name for tensor in plain for name in _own(tensor)}):
+    if found := _read(model, {name for tensor in plain for name in vars(tensor) if not name.startswith("__")}):
         raise ExportError(
             f"forward may read {found!r}, a Python attribute of an input, which the inputs of a graph do not have; "
             "pass it as an argument of forward"

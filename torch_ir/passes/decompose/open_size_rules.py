@@ -16,8 +16,6 @@ from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ops.calling import mapped
 from torch_ir.ops.decompose import decomposed
 
-_POINTS = 3  # inferred shapes are checked at more
-
 
 def has_open_sizes(node: OpNode) -> bool:
     """Whether a tensor size or an attribute is symbolic."""
@@ -34,7 +32,6 @@ def decomposed_openly(
 
     `at_one_size` decomposes a copy of the node with concrete sizes.
     """
-    points = points[:_POINTS]
     if len(points) < 2:
         return "its sizes vary, and fewer than two valid choices of them are known"
     bodies = []
@@ -112,12 +109,12 @@ class _Merge:
         if len({repr(value) for value in values}) == 1:
             return values[0]
         if all(type(value) is int for value in values):
-            size = self._size(values)
+            size = self._size(values, is_sure=True)
             return Expr(size) if isinstance(size, str) else size
         raise ConversionError("its sizes vary, and its decomposition has constants that depend on them")
 
-    def _size(self, values: Sequence[Any], likely: Sequence[Dim] = ()) -> Dim:
-        found = expressed(values, [*likely, *self.known], self.points)
+    def _size(self, values: Sequence[Any], likely: Sequence[Dim] = (), *, is_sure: bool = False) -> Dim:
+        found = expressed(values, [*likely, *self.known], self.points, is_sure=is_sure)
         if found is None:
             raise ConversionError(f"its sizes vary, and {', '.join(map(str, values))} have no expression")
         return found

@@ -104,6 +104,8 @@ def fixed_attribute(value, name, assumed, place):
     """Raise ValueError if an input is not the kind of tensor that the model was captured for."""
     if name == "_is_param":
         found = isinstance(value, torch.nn.Parameter)
+    elif name.startswith("."):
+        found = hasattr(value, name[1:])
     else:
         found = getattr(value, name)
         found = found() if callable(found) and name.startswith("is_") else found

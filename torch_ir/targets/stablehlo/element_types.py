@@ -61,6 +61,7 @@ def scalar_text(value: Any, dtype: str) -> str:
         return str((int(value) - limits.min) % (1 << limits.bits) + limits.min)
     rounded = float(torch.tensor(value, dtype=TORCH_DTYPES[dtype]).to(torch.float64))
     if rounded - rounded == 0:
+        _check_normal(abs(rounded), dtype)
         return number(rounded)
     if dtype == "bfloat16":
         return f"0x{struct.unpack('>I', struct.pack('>f', rounded))[0] >> 16:04X}"
@@ -70,10 +71,20 @@ def scalar_text(value: Any, dtype: str) -> str:
     return f"0x{struct.unpack(f'>{bits}', struct.pack(f'>{code}', rounded))[0]:0{2 * struct.calcsize(bits)}X}"
 
 
+def _check_normal(size: float, dtype: str) -> None:
+    """Refuse a number that XLA flushes to zero; those of float16 are normal in float32, in which XLA computes."""
+    if dtype != "float16" and 0 < size < torch.finfo(TORCH_DTYPES[dtype]).tiny:
+        raise ConversionError(f"the constant {size:.2g} is subnormal in {dtype}, which XLA flushes to zero")
+
+
 def dense(data: TensorData) -> str:
     """Return the elements of a constant: `dense<"0x...">`; bools are written out."""
     if not data.raw:
         return "dense<>"
+    if is_float(data.dtype) or is_complex(data.dtype):
+        dtype = REALS.get(data.dtype, data.dtype)
+        sizes = torch.frombuffer(bytearray(data.raw), dtype=TORCH_DTYPES[dtype]).abs()
+        _check_normal(float(sizes[sizes > 0].min()) if bool((sizes > 0).any()) else 0.0, dtype)
     if data.dtype == "bool":
         return f"dense<{nested(['true' if byte else 'false' for byte in data.raw], data.shape)}>"
     return f'dense<"0x{data.raw.hex().upper()}">'

@@ -233,9 +233,16 @@ class Builder(Lines):
             return self.emit("complex", [real, self.full(0, value.shape, real.dtype)], value.shape, dtype)
         if dtype == "bool":
             return self.compare("NE", value, self.full(0, value.shape, value.dtype))
-        if is_float(value.dtype) and is_integer(dtype) and dtype != "int64":
-            return self.convert(self.convert(value, "int64"), dtype)
+        if is_float(value.dtype) and is_integer(dtype):
+            return self._to_integer(value, dtype)
         return self.emit("convert", [value], value.shape, dtype)
+
+    def _to_integer(self, value: Value, dtype: str) -> Value:
+        """Convert fractions as torch does on x86: those out of range, and NaN, are the smallest of 32 or 64 bits."""
+        wide, bits = ("int64", 63) if dtype in ("int64", "uint8", "uint32", "uint64") else ("int32", 31)
+        whole = self.emit("convert", [value], value.shape, wide)
+        is_inside = self.compare("LT", self.pointwise("abs", value), self.like(value, 2.0**bits))
+        return self.convert(self.select(is_inside, whole, self.like(whole, -(2**bits))), dtype)
 
     def pointwise(self, name: str, *values: Value, dtype: str | None = None) -> Value:
         """Write an elementwise operator; operands are broadcast to one shape."""

@@ -39,10 +39,10 @@ class ATenModule(nn.Module):
         early: Sequence[int],
         ready: int,
         program: fx.GraphModule,
-        checked: IR | None = None,
+        checked: IR,
     ) -> None:
         super().__init__()
-        self._checked = checked  # the graph, if it is valid for some layouts only, or not for inputs that share memory
+        self._checked = checked  # the graph, with which inputs are compared
         self._tree = tree
         slots = [int(leaf) for _, leaf in leaves(tree) if isinstance(leaf, Slot)]
         self._places = sorted(range(len(slots)), key=slots.__getitem__)  # torch.compile of 2.11 does not trace Slots
@@ -58,8 +58,8 @@ class ATenModule(nn.Module):
         found = slots_of_call(self._tree, args, kwargs)
         values = [found[place][1] for place in self._places]
         weights = self._weights()
-        if self._checked is not None and not _is_traced():
-            _check_memory(self._checked, values, weights)
+        if not _is_traced(values):
+            _check_inputs(self._checked, values, weights)
         return self._program(*values, *weights, *self._computed(weights))
 
     def _weights(self) -> list[Tensor]:
@@ -84,15 +84,21 @@ class ATenModule(nn.Module):
                     self.register_buffer(name, value, persistent=False)
 
 
-def _is_traced() -> bool:
+def _is_traced(values: Sequence[Any]) -> bool:
+    """Whether inputs have no sizes of their own that could be compared."""
     jit: Any = torch.jit  # torch does not annotate its functions
-    return torch.compiler.is_compiling() or jit.is_tracing() or is_transforming()
+    if torch.compiler.is_compiling() or jit.is_tracing() or is_transforming():
+        return True
+    return any(
+        isinstance(value, (fx.Proxy, torch.SymInt, torch.SymFloat, torch.SymBool))
+        or (isinstance(value, Tensor) and any(type(size) is not int for size in value.shape))
+        for value in values
+    )
 
 
-def _check_memory(ir: IR, values: Sequence[Any], weights: Sequence[Tensor]) -> None:
-    """Raise ExecutionError for inputs with strides or shared memory for which the graph was not captured."""
-    if ir.fixed_layout:
-        read_sizes(ir, values)
+def _check_inputs(ir: IR, values: Sequence[Any], weights: Sequence[Tensor]) -> None:
+    """Raise ExecutionError for inputs with sizes, dtypes, strides or shared memory that the graph is not valid for."""
+    read_sizes(ir, values)
     if ir.mutations:
         refuse_shared_memory(ir, [target for target, _ in ir.mutations], values, weights)
 
@@ -114,7 +120,7 @@ def build(ir: IR, weights: Mapping[str, Tensor] | None) -> nn.Module:
         [index for index, tensor in enumerate(ir.params) if not read.isdisjoint(tensor.consumers)],
         len(ready),
         write_program(ir, every, [*ir.graph_inputs, *ir.params, *ready]),
-        ir if ir.fixed_layout or ir.mutations else None,
+        ir,
     )
     values = _without_values(ir) if weights is None else _fitted(ir, plain_tensors(weights))
     writes = any(map(writes_in_place, ir.all_nodes()))

@@ -5,6 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import torch
+
+from torch_ir.errors import ConversionError
+from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.stablehlo.element_types import HALVES, UNSIGNED, is_complex, is_float
 from torch_ir.targets.stablehlo.operations import Builder, Value
 from torch_ir.targets.stablehlo.rules.elementwise_rules import Made, in_double, operand, to_shape, truncated
@@ -96,6 +100,8 @@ def _power_by_number(hlo: Builder, value: Value, exponent: Any) -> Value:
         return hlo.pointwise("sqrt" if exponent > 0 else "rsqrt", value)
     if exponent in (-1, -2):
         return hlo.pointwise("divide", hlo.like(value, 1), _times(hlo, value, -int(exponent)))
+    if is_complex(value.dtype):
+        raise ConversionError("there is no rule for complex powers")  # XLA's differ for infinities and NaN
     return hlo.pointwise("power", value, hlo.like(value, exponent))
 
 
@@ -104,7 +110,29 @@ def power(hlo: Builder, made: Made, self: Any, exponent: Any) -> Value:
     if isinstance(self, Value) and not isinstance(exponent, (Value, str)):
         dtype = "float32" if made[0].dtype in HALVES else made[0].dtype
         return to_shape(hlo, _power_by_number(hlo, hlo.convert(self, dtype), exponent), made[0])
-    return to_shape(hlo, hlo.pointwise("power", *_pair(hlo, made, self, exponent)), made[0])
+    base, times = _pair(hlo, made, self, exponent)
+    if is_complex(base.dtype):
+        raise ConversionError("there is no rule for complex powers")  # XLA's differ for infinities and NaN
+    found = hlo.pointwise("power", base, times) if is_float(base.dtype) else _whole_power(hlo, base, times)
+    return to_shape(hlo, found, made[0])
+
+
+def _whole_power(hlo: Builder, base: Value, exponent: Value) -> Value:
+    """Return a power of whole numbers from the digits of the exponent in base 64: XLA takes it modulo 64."""
+    bits = torch.iinfo(TORCH_DTYPES[base.dtype]).bits - (base.dtype not in UNSIGNED)
+    result, digit = None, hlo.like(exponent, 63)
+    zero = hlo.like(exponent, 0)
+    positive, square = hlo.pointwise("maximum", exponent, zero), base
+    for low in range(0, bits, 6):
+        rest = hlo.pointwise("shift_right_logical", positive, hlo.like(exponent, low)) if low else positive
+        part = hlo.pointwise("power", square, hlo.pointwise("and", rest, digit))
+        result = part if result is None else hlo.pointwise("multiply", result, part)
+        square = _times(hlo, square, 64) if low + 6 < bits else square
+    assert result is not None
+    if base.dtype in UNSIGNED:
+        return result
+    inverse = hlo.pointwise("power", base, hlo.pointwise("minimum", exponent, zero))  # of 1 and -1; else 0
+    return hlo.select(hlo.compare("LT", exponent, zero), inverse, result)
 
 
 @lowers("aten.square.default")

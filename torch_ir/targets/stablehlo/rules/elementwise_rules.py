@@ -78,7 +78,12 @@ for _op, _name in {"floor": "floor", "ceil": "ceil", "round": "round_nearest_eve
 
 @lowers("aten.abs.default")
 def absolute(hlo: Builder, made: Made, self: Value) -> Value:
-    return self if self.dtype in (*UNSIGNED, "bool") else hlo.emit("abs", [self], self.shape, made[0].dtype)
+    if self.dtype in (*UNSIGNED, "bool"):
+        return self
+    size = hlo.emit("abs", [self], self.shape, made[0].dtype)
+    if not is_complex(self.dtype):
+        return size
+    return hlo.select(is_infinite(hlo, made, self), hlo.like(size, float("inf")), size)  # even if a part is NaN
 
 
 @lowers("aten.trunc.default", "aten.fix.default")
@@ -165,9 +170,18 @@ def binary(hlo: Builder, name: str, left: Any, right: Any, dtype: str) -> Value:
 
 
 def _scaled(hlo: Builder, value: Any, alpha: Any, dtype: str) -> Value:
-    """Return `alpha * value`."""
+    """Return `alpha * value`; torch multiplies complex numbers by 1, too, so that an infinity reaches both parts."""
     converted = operand(hlo, value, dtype)
-    return converted if alpha == 1 else binary(hlo, "multiply", converted, alpha, dtype)
+    if not is_complex(dtype):
+        return converted if alpha == 1 else binary(hlo, "multiply", converted, alpha, dtype)
+    real, imag = hlo.parts(converted)
+    factor = complex(alpha)
+    products = [
+        (hlo.pointwise("multiply", real, hlo.like(real, left)), hlo.pointwise("multiply", imag, hlo.like(imag, right)))
+        for left, right in ((factor.real, factor.imag), (factor.imag, factor.real))
+    ]
+    first, second = (hlo.pointwise(name, *pair) for name, pair in zip(("subtract", "add"), products, strict=True))
+    return hlo.pointwise("complex", first, second, dtype=dtype)
 
 
 @lowers("aten.add.Tensor", "aten.add.Scalar")
