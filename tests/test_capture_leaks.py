@@ -1,7 +1,6 @@
 """Tensors of a capture do not outlive it: the next capture and the next eager call equal those of a fresh process.
 
-Each model keeps a table of its own making somewhere outside of itself. The oracle is the same model on its own: a
-freshly built state (every cache empty), plain eager.
+Each model keeps a table of its own making outside of itself. The oracle is the same model alone, in eager mode.
 """
 
 import ctypes
