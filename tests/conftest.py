@@ -107,9 +107,9 @@ def _started_ranks() -> Iterator[dict[int, "LocalRanks"]]:
 
 
 @pytest.fixture
-def _forked_python(programs: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the rank processes, scripts and modules of tests that a test starts."""
-    if programs:
+def _forked_python(request: pytest.FixtureRequest, programs: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the ranks, servers, scripts and modules of tests that a test starts; not where sweeps are in full."""
+    if programs and not request.config.getoption("--run-slow"):
         monkeypatch.setattr(sys, "executable", str(programs / "python"))
 
 

@@ -8,6 +8,8 @@ import signal
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +41,18 @@ def process_state() -> dict[str, Any]:
         "limits": (sys.getrecursionlimit(), sys.gettrace(), sys.getprofile()),
         "warnings": [str(entry) for entry in warnings.filters],
         "logging": [(logging.getLogger(name).level, logging.getLogger(name).disabled) for name in _LOGGERS],
-        "garbage": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()),
+        "garbage": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count() > 0),
     }
+
+
+@contextmanager
+def new_objects_alone() -> Iterator[None]:
+    """Collect and count only objects created from here on: a test process has millions, seconds for each collection."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

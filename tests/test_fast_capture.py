@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import catalogue
 from catalogue import Entry
+from tests.process_state import new_objects_alone
 from tests.proof import module, quiet, to_meta, verdict
 from tests.samples import sampled
 from torch_ir import IR, CaptureWarning, extract_ir
@@ -435,11 +436,12 @@ def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = record_fast(Net().eval(), (X,), {}).to_json()
     monkeypatch.setattr(inference, "_MOST_KNOWN", 3)
     monkeypatch.setattr(inference.Inference, "known", {})
-    assert record_fast(Net().eval(), (X,), {}).to_json() == wanted
-    assert len(inference.Inference.known) <= 3
-    for size in range(700, 720):
-        record_fast(nn.Linear(4, 4).eval(), (torch.empty(size, 4),), {})
-    inference.Inference.known.clear()
-    gc.collect()
+    with new_objects_alone():
+        assert record_fast(Net().eval(), (X,), {}).to_json() == wanted
+        assert len(inference.Inference.known) <= 3
+        for size in range(700, 720):
+            record_fast(nn.Linear(4, 4).eval(), (torch.empty(size, 4),), {})
+        inference.Inference.known.clear()
+        gc.collect()
     fixed = [form.shape for form in ghosts._forms.values() if not form.is_open]
     assert not [shape for shape in fixed if 700 <= max(shape, default=0) < 720]

@@ -191,7 +191,7 @@ def test_random_numbers_are_new_each_time(tmp_path: Path, programs: Path) -> Non
     [
         ["extract", "catalogue.mlp:SimpleMLP", "--input", "1x4", "-o", "net.json"],
         ["extract", "catalogue.mlp:SimpleMLPP", "--input", "1x4", "-o", "net.json"],
-        ["passes"],
+        pytest.param(["passes"], marks=pytest.mark.slow),
         ["extrct"],
         [],
     ],

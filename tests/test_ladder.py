@@ -4,6 +4,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import select
 import signal
 import sys
 import warnings
@@ -249,6 +250,28 @@ def test_a_step_that_exits_is_a_sentence() -> None:
     """Also without a signal."""
     with pytest.raises(ExportError, match=r"^cannot capture M: one exited with status 7"):
         climb([Step("M", "one", lambda: os._exit(7), is_risky=True)])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there can a child end with its parent")
+def test_an_endless_step_ends_with_the_process_that_waits_for_it() -> None:
+    """Also if that is killed, and can stop nothing any more."""
+    reading, writing = os.pipe()
+
+    def spin() -> IR:
+        os.write(writing, b"started")
+        while True:
+            pass
+
+    step = Step("M", "one", spin, is_risky=True)
+    waiting = multiprocessing.get_context("fork").Process(target=climb, args=([step],))
+    waiting.start()
+    os.close(writing)
+    assert os.read(reading, 7) == b"started"
+    waiting.kill()
+    waiting.join()
+    assert select.select([reading], [], [], 60)[0], "the child still runs"
+    assert os.read(reading, 1) == b""  # the last process that could write is gone
+    os.close(reading)
 
 
 def test_an_interrupt_is_the_users() -> None:

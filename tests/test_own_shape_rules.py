@@ -17,7 +17,7 @@ from torch_ir.ops.own_shape_rules import RULES
 from torch_ir.ops.schema import bind
 from torch_ir.ops.torch_types import dtype_name, to_name
 
-CALLS = {False: 30, True: 300}  # of each operator: a sample, and in the slow sweep
+CALLS = {False: 12, True: 300}  # of each operator: a sample, and in the slow sweep
 
 
 def described(rule: Rule) -> Any:

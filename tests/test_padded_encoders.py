@@ -1,5 +1,6 @@
 """Encoders that remove padding with nested tensors in eager mode: the graph returns zeros there, too."""
 
+import itertools
 import warnings
 from typing import Any
 
@@ -31,9 +32,17 @@ def _check(model: nn.Module, ir: Any, masks: dict[str, Any]) -> None:
     assert torch.allclose(found, expected, atol=1e-5, equal_nan=True)
 
 
-@pytest.mark.parametrize("capture", ["auto", "export", "record"])
-@pytest.mark.parametrize("options", [{}, PLAIN, {"mask_check": False}])
-@pytest.mark.parametrize("names", [("src_key_padding_mask",), ("mask",), ("mask", "src_key_padding_mask"), ()])
+CAPTURES = ("auto", "export", "record")
+OPTIONS: tuple[dict[str, Any], ...] = ({}, PLAIN, {"mask_check": False})
+MASKS: tuple[tuple[str, ...], ...] = (("src_key_padding_mask",), ("mask",), ("mask", "src_key_padding_mask"), ())
+# Any two values together in one case, and all three where every sweep is in full.
+IN_TURN = [
+    pytest.param(CAPTURES[i], OPTIONS[j], MASKS[k], marks=() if (i + j + k) % 3 == 0 else pytest.mark.slow)
+    for i, j, k in itertools.product(range(3), range(3), range(4))
+]
+
+
+@pytest.mark.parametrize(("capture", "options", "names"), IN_TURN)
 def test_padded_positions_are_as_in_eager_mode(capture: str, options: dict[str, Any], names: tuple[str, ...]) -> None:
     """Captured for padding on the right; run with padding on both sides and in between, and with full sequences."""
     model = _encoder(**options)

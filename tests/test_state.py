@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from tests.graphs import everything, mlp, tensor
-from tests.process_state import differences, living_objects, process_state, resident_bytes
+from tests.process_state import differences, living_objects, new_objects_alone, process_state, resident_bytes
 from torch_ir import IR, IRExecutor, OpNode, execute_ir, extract_ir, ir_to_mermaid, liveness, load_ir
 from torch_ir import random_weights as weights_for
 from torch_ir.analysis.shapes import inference as shapes
@@ -118,9 +118,10 @@ def test_many_cycles_leave_the_process_as_it_was(count: int, tmp_path: Path, mon
     monkeypatch.setattr(shapes, "_MOST_KNOWN", REMEMBERED)
     paths = write_files(tmp_path)
     cycles(paths, 8)
-    before = process_state()
-    memory, objects = grown(paths, count)
-    assert differences(before, process_state()) == {}
+    with new_objects_alone():
+        before = process_state()
+        memory, objects = grown(paths, count)
+        assert differences(before, process_state()) == {}
     assert len(Shapes.known) <= REMEMBERED
     assert memory < 64 * MEGABYTE
     assert objects < 10_000  # expressions and sizes that are remembered, up to a number
@@ -144,19 +145,22 @@ def test_what_a_caller_gives_is_not_written_to() -> None:
 
 def test_a_name_in_a_file_leaves_nothing_in_torch() -> None:
     """`getattr(torch.ops, name)` would create a namespace for every name in a file."""
-    before = process_state()
-    ir = mlp()
-    for name in ("nobody.knows.this", "aten.nobody.default", "higher_order.nobody", "_ops.aten.add"):
-        ir.nodes[0].op_type = name
-        list(wrong_shapes(ir))
-        assert reaches(name) == ""
-    assert differences(before, process_state()) == {}
+    with new_objects_alone():
+        before = process_state()
+        ir = mlp()
+        for name in ("nobody.knows.this", "aten.nobody.default", "higher_order.nobody", "_ops.aten.add"):
+            ir.nodes[0].op_type = name
+            list(wrong_shapes(ir))
+            assert reaches(name) == ""
+        assert differences(before, process_state()) == {}
 
 
 @pytest.mark.parametrize("runs", [3, pytest.param(RUNS, marks=pytest.mark.slow)])
 def test_threads_agree_with_one_alone(runs: int, tmp_path: Path) -> None:
     """Eight threads load, check and run at once; results equal those of one thread, and process state is unchanged."""
-    assert threads_disagreeing(write_files(tmp_path), runs) == 0
+    paths = write_files(tmp_path)
+    with new_objects_alone():
+        assert threads_disagreeing(paths, runs) == 0
 
 
 def threads_disagreeing(paths: list[Path], runs: int) -> int:

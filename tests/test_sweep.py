@@ -25,6 +25,7 @@ SHORT = Plan(open_entry, limits=Allowance(seconds=4.0, memory=1 << 30))  # for a
 _PATIENCE = 300.0  # seconds
 
 
+@pytest.mark.usefixtures("_forked_python")
 def test_every_end_is_one_row(tmp_path: Path) -> None:
     """A model that raises, aborts, segfaults, exits, hangs, grows or differs affects no other, and its row says why.
 

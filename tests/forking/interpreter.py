@@ -1,4 +1,4 @@
-"""`python` in a forked process: runs a script, a module of the tests, or the code that starts a rank."""
+"""`python` in a forked process: runs a script, a module of the tests, or the code that starts a rank or a sweep."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.documents import IMPORTED
 
-_RANK = "from torch_ir.sharding.rank_process import main"
+_STARTS = ("from torch_ir.sharding.rank_process import main", "from torch_ir.sweep.fork_server import main")
 _QUIET = ["-W", "ignore"]
 
 
@@ -19,7 +19,7 @@ def is_known(words: Sequence[str], folder: str) -> bool:
     """Whether a fork does what Python does: no options that matter, and nothing that shows imported modules."""
     first, *rest = [*_split(words)[1], "", ""]
     if first == "-c":
-        return _RANK in rest[0]
+        return any(start in rest[0] for start in _STARTS)
     if first == "-m":
         return rest[0].startswith("tests.")
     try:

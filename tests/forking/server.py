@@ -25,7 +25,7 @@ import torch
 
 from tests.forking import interpreter
 from torch_ir.ir.json.json_text import freeze_for_good
-from torch_ir.run.confine import end_with_parent
+from torch_ir.ops.process_end import end_with_parent
 
 _ENTRIES = {
     "torch-ir": "torch_ir.cli.dispatch", "pytorch-ir": "torch_ir.cli.dispatch", "page": "tests.documents",
@@ -37,7 +37,7 @@ _PRELOADED = ("torch.export", "transformers.modeling_utils", "onnxscript")
 _FREE = {
     "_", "COLUMNS", "LINES", "NO_COLOR", "OLDPWD", "PATH", "PWD", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_TESTRUNUID",
     "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PS1", "SHLVL",
-    "TERM", "TORCHINDUCTOR_CACHE_DIR", "TORCH_IR_CACHE", "VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT",
+    "MALLOC_ARENA_MAX", "TERM", "TORCHINDUCTOR_CACHE_DIR", "TORCH_IR_CACHE", "VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT",
     "GLOO_SOCKET_IFNAME", "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
     "MASTER_PORT", "RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "WORLD_SIZE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID",

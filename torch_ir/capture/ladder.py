@@ -24,7 +24,7 @@ from torch_ir.capture.program.provenance import user_line
 from torch_ir.capture.quiet import no_warning_of_threads
 from torch_ir.errors import CaptureWarning, Cause, ConversionError, ExportError, TorchIRError
 from torch_ir.ir import IR
-from torch_ir.ops.process_end import accept_signals, crash, signals_deferred
+from torch_ir.ops.process_end import accept_signals, crash, end_with_parent, signals_deferred
 
 TIME_LIMIT = 600.0
 _log = logging.getLogger("torch_ir.capture")  # the command line shows it as progress
@@ -111,6 +111,7 @@ def _answer(step: Step, pipe: Connection, trace: IO[bytes]) -> None:
 
     On SIGTERM, write the stack and exit. A timer of faulthandler would deadlock on a lock of the parent's.
     """
+    end_with_parent()  # a model in an endless loop would run for ever
     faulthandler.enable(trace)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     faulthandler.register(signal.SIGTERM, file=trace, chain=True)

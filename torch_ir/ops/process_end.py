@@ -1,8 +1,10 @@
-"""Describe how a process ended, in the same words everywhere; fork without losing a signal that ends it."""
+"""Describe how a process ended, in the same words everywhere; fork a child that gets its signals and ends in time."""
 
 from __future__ import annotations
 
+import ctypes
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +15,7 @@ _CRASHES = {
     "SIGFPE": "integer division by zero",
     "SIGKILL": "killed, possibly because the machine is out of memory",
 }
+_PR_SET_PDEATHSIG = 1
 _ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
@@ -32,6 +35,12 @@ def signals_deferred() -> Iterator[None]:
 def accept_signals() -> None:
     """Receive signals that were held back when this process was forked."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+
+
+def end_with_parent() -> None:
+    """Kill this process when its parent dies (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def signal_name(status: int) -> str:

@@ -1,10 +1,8 @@
-"""Limits of a child process: it ends with its parent, and its memory is bounded."""
+"""Limits of a child process: its memory is bounded, and so are other resources."""
 
 from __future__ import annotations
 
-import ctypes
 import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,13 +10,6 @@ import torch
 
 _PARALLEL = 1 << 20  # elements from which torch uses several threads
 _SLACK = 1 << 30  # bytes of address space that libraries reserve but do not use
-_PR_SET_PDEATHSIG = 1
-
-
-def end_with_parent() -> None:
-    """Kill this process when its parent dies (Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def limit(memory: int, others: Mapping[str, int]) -> None:

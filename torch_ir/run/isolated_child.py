@@ -20,9 +20,10 @@ import torch
 
 from torch_ir.errors import ExecutionError, TorchIRError
 from torch_ir.ir import IR, Limits
+from torch_ir.ops.process_end import end_with_parent
 from torch_ir.ops.tensor_data import from_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
-from torch_ir.run.confine import end_with_parent, limit
+from torch_ir.run.confine import limit
 from torch_ir.run.executor import IRExecutor
 from torch_ir.run.numeric_settings import apply_settings
 from torch_ir.run.stored import StoredTensor, Weight

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from torch_ir.errors import TorchIRError, first_line
-from torch_ir.run.confine import end_with_parent, limit
+from torch_ir.ops.process_end import end_with_parent
+from torch_ir.run.confine import limit
 from torch_ir.run.reply import shortened
 from torch_ir.sweep.fork_client import GRAPH, REQUEST
 from torch_ir.sweep.job import Job
