@@ -40,7 +40,7 @@ class NeutralState:
         self._reads_default_dtype = reads_default_dtype
         self._written = written
         self._new_on_cpu = new_on_cpu
-        self._no_grad = torch.no_grad()
+        self._no_grad: torch.no_grad | None = None
         self._others: ExitStack | None = None  # other contexts, which are rarely needed
 
     def __enter__(self) -> None:
@@ -60,12 +60,15 @@ class NeutralState:
                 if has_device:
                     others.enter_context(torch.device("cpu"))
                 self._others = others.pop_all()
-        self._no_grad.__enter__()
+        self._no_grad = torch.no_grad() if torch.is_grad_enabled() else None
+        if self._no_grad is not None:
+            self._no_grad.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._no_grad.__exit__(kind, error, trace)
+        if self._no_grad is not None:
+            self._no_grad.__exit__(kind, error, trace)
         if self._others is not None:
             self._others.__exit__(kind, error, trace)
 
