@@ -118,6 +118,7 @@ class Compiled:
         self._shown = _data_dependent(graph)
         self._reader = CallReader(graph)
         self._counted = [] if backend == "torch" else counted_inputs(graph)
+        self._is_pure = not (self._targets or self._state or self._shown or self._counted)
 
     @property
     def backend(self) -> str:
@@ -180,6 +181,9 @@ class Compiled:
 
     def _outputs(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], Sequence[Any]]:
         """Return the outputs of the graph, and the tensors that determine further sizes."""
+        if self._is_pure:
+            with NeutralState(new_on_cpu=True):
+                return tuple(self._run(values)), ()
         refuse_parts(self.graph, self._counted, values)
         if self._targets:
             refuse_shared_memory(self.graph, self._targets, values, map(self._state.get, self.graph.params))

@@ -318,7 +318,9 @@ class CallReader:
         self._positional = len(positional.items)
         guards = any(node.op_type == FIXED_ATTRIBUTE for node in ir.nodes[:1])
         is_plain = not (ir.symbols or ir.constraints or ir.fixed_layout or guards)
-        self._expected = [(tensor.shape, TORCH_DTYPES[tensor.dtype]) for tensor in ir.graph_inputs] if is_plain else None
+        self._expected = (
+            [(tensor.shape, TORCH_DTYPES[tensor.dtype]) for tensor in ir.graph_inputs] if is_plain else None
+        )
 
     def flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
         """Return the graph's inputs from a call that names each, without nesting; None for any other call."""
