@@ -14,6 +14,7 @@ from torch_ir.backends import Compiled, auto, compile, find_backend, list_backen
 from torch_ir.backends.auto import Auto
 from torch_ir.backends.choices import Choice, Choices, key_of
 from torch_ir.backends.stateless import stateless
+from torch_ir.backends.table import Backend
 from torch_ir.cli.dispatch import main
 from torch_ir.cli.verb import BACKENDS
 from torch_ir.errors import CommandError, MissingExtraError, RegistryError, WeightLoadError
@@ -230,6 +231,34 @@ def test_the_fastest_is_chosen_and_remembered(
     assert (second.chosen, second.why) == (first.chosen, first.why)
     assert sorted(prepared) == ["slow", "wrong"]
     assert len(json.loads((cache / "fastest.json").read_text())) == 1
+
+
+@pytest.mark.parametrize(("times", "is_measured"), [(1, False), (100, True)])
+def test_inductor_is_not_compiled_where_its_kernels_are_far_behind(
+    backends: None,
+    product: tuple[IR, dict[str, Tensor]],
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+    is_measured: bool,
+) -> None:
+    """It comes last, and only if `onednn`, with the same kernels, is not much slower than the fastest."""
+    made: list[str] = []
+
+    def repeating(name: str, times: int) -> Any:
+        def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Any:
+            made.append(name)
+            executor = IRExecutor(ir, weights)
+            return lambda values: [executor.run(values) for _ in range(times)][-1].outputs
+
+        return Backend(name, "for a test", prepare, lambda: None, races=True)
+
+    racing = [repeating("torch", times), repeating("inductor", 30), repeating("onednn", 30)]
+    monkeypatch.setattr(auto, "installed_backends", lambda: {found.name: found for found in racing})
+    choosing = Auto(*product)
+    choosing([torch.randn(64, 256)])
+    assert made == ["torch", "onednn", *(["inductor"] if is_measured else [])]
+    assert ("inductor: not measured: onednn, which has the same kernels, takes " in choosing.why) is not is_measured
 
 
 @pytest.mark.slow

@@ -65,6 +65,35 @@ def test_another_one_begins_each_round() -> None:
     assert done == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(
+    ("others", "limits", "rounds"),
+    [
+        ((2.0,), {"margin": 1.1}, 3),  # slower in every round
+        ((0.5, 2.0), {"margin": 1.1}, 3),  # one is faster, one is slower
+        ((1.05,), {"margin": 1.1}, 6),  # too close
+        ((2.0, 1.0), {"margin": 1.1}, 6),
+        ((1.0,), {"budget": 15.0}, 4),  # a round takes four seconds
+        ((2.0,), {"budget": 1.0}, 3),  # never fewer
+        ((2.0,), {}, 6),
+    ],
+)
+def test_a_race_ends_when_it_is_decided(others: tuple[float, ...], limits: dict[str, float], rounds: int) -> None:
+    clock = Clock()
+    done: list[int] = []
+    actions = {str(at): clock.action(str(at), seconds) for at, seconds in enumerate((1.0, *others))}
+    race(actions, 6, progress=done.append, clock=clock, **limits)
+    assert done[-1] == rounds
+
+
+def test_one_round_the_other_way_leaves_a_race_open() -> None:
+    clock = Clock()
+    done: list[int] = []
+    warm = (1.0,) * 3
+    changing = clock.action("b", *warm, 2, 2, 2, 2, 2, 0.5, 2)  # of each two calls in a round, the second is timed
+    race({"a": clock.action("a", 1.0), "b": changing}, 6, progress=done.append, clock=clock, margin=1.1)
+    assert done[-1] == 6
+
+
 def test_what_is_quick_is_called_more_often() -> None:
     """A turn takes at least 5 ms, after an untimed call, and the time per call is reported."""
     clock = Clock()

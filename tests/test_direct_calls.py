@@ -55,6 +55,9 @@ CALLS: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
 }
 BINARY = ("div", "eq", "ge", "gt", "le", "lt", "mul", "ne")
 CALLS |= {f"{name}.Tensor": [((X, Y), {}), ((X, torch.tensor(1.5)), {})] for name in BINARY}
+NUMBERS = ("add.Tensor", "div.Tensor", "mul.Tensor", "sub.Tensor")
+for name in NUMBERS:
+    CALLS[name] += [((X, 1e-6), {}), ((X.half(), 3), {}), ((torch.arange(4), 2), {}), ((torch.arange(4), 0.5), {})]
 UNARY = ("abs", "cos", "exp", "neg", "relu", "rsqrt", "sigmoid", "silu", "sin", "sqrt", "tanh")
 CALLS |= {f"{name}.default": [((Y,), {})] for name in UNARY}
 
@@ -98,12 +101,17 @@ def test_a_direct_call_dispatches_the_operator(name: str) -> None:
 
 
 def test_a_number_for_a_tensor_is_passed_to_the_operator() -> None:
-    """`torch.mul(x, 2)` is the same operator, but not every function says so."""
-    ir = small("x: float32[2, 3]", mul="aten.mul.Tensor(x, 2.0)", relu="aten.relu.default(mul)")
-    mul, relu = ir.nodes
+    """`torch.mul(x, 2)` is the same operator; other functions may choose another overload."""
+    ir = small(
+        "x: float32[2, 3]",
+        mul="aten.mul.Tensor(x, 2.0)",
+        relu="aten.relu.default(mul)",
+        mul_1="aten.mul.Tensor(relu, True)",
+    )
     operators = [find_operator(node.op_type) for node in ir.nodes]
-    assert direct_call(mul, operators[0]) == plain_call(operators[0])  # type: ignore[arg-type]
-    assert direct_call(relu, operators[1]) is torch.relu  # type: ignore[arg-type]
+    calls = [direct_call(node, found) for node, found in zip(ir.nodes, operators, strict=True)]  # type: ignore[arg-type]
+    assert calls[:2] == [torch.mul, torch.relu]
+    assert calls[2:] == [plain_call(found) for found in operators[2:]]  # type: ignore[arg-type]
     x = torch.randn(2, 3)
     assert torch.equal(IRExecutor(ir, {})(x), (2 * x).relu())
 

@@ -24,7 +24,7 @@ from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.torch_internals import dense_memory_key
 from torch_ir.passes import optimize
 from torch_ir.run.compiled_plan import Sizes, computed
-from torch_ir.run.executor import flatten_call, read_sizes
+from torch_ir.run.executor import CallReader, flatten_call
 from torch_ir.run.input_updates import apart_from
 from torch_ir.run.overlapping_inputs import refuse_shared_memory
 from torch_ir.run.storage_inputs import counted_inputs, refuse_parts
@@ -116,7 +116,9 @@ class Compiled:
         self._written = [index for index, tensor in enumerate(graph.graph_inputs) if tensor.name in written]
         self._returned = [target for target in self._targets if target.name not in written]  # `run` returns new values
         self._shown = _data_dependent(graph)
+        self._reader = CallReader(graph)
         self._counted = [] if backend == "torch" else counted_inputs(graph)
+        self._is_pure = not (self._targets or self._state or self._shown or self._counted)
 
     @property
     def backend(self) -> str:
@@ -130,8 +132,9 @@ class Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the outputs of a call, nested as the model nests them."""
-        values = flatten_call(self.graph, args, kwargs)
-        sizes = read_sizes(self.graph, values)
+        flat = self._reader.flat(args, kwargs)
+        values = flatten_call(self.graph, args, kwargs) if flat is None else flat
+        sizes = self._reader.sizes(values)
         outputs, shown = self._outputs(values)
         for symbol, value in zip(self._shown, shown, strict=True):
             sizes[symbol.name] = _size(symbol, value, sizes)
@@ -139,12 +142,12 @@ class Compiled:
 
     def run(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return the flat outputs for the graph's inputs in order."""
-        read_sizes(self.graph, values)
+        self._reader.sizes(values)
         return self._outputs(values)[0]
 
     def run_once(self, values: Sequence[Any]) -> list[Any]:
         """Return the flat outputs and the new values of changed tensors, without storing them."""
-        read_sizes(self.graph, values)
+        self._reader.sizes(values)
         with NeutralState(new_on_cpu=True):
             values = [value.clone() if index in self._written else value for index, value in enumerate(values)]
             results = self._run([*values, *(value.clone() for value in self._state.values())])
@@ -160,7 +163,7 @@ class Compiled:
         The caller changes their contents between calls. On a GPU, a call is one launch of a CUDA graph. The flat
         outputs may be overwritten by the next call.
         """
-        read_sizes(self.graph, values)
+        self._reader.sizes(values)
         refuse_parts(self.graph, self._counted, values)
         refuse_shared_memory(self.graph, self._targets, values, map(self._state.get, self.graph.params))
         bind = getattr(self._run, "bound", None)
@@ -178,6 +181,9 @@ class Compiled:
 
     def _outputs(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], Sequence[Any]]:
         """Return the outputs of the graph, and the tensors that determine further sizes."""
+        if self._is_pure:
+            with NeutralState(new_on_cpu=True):
+                return tuple(self._run(values)), ()
         refuse_parts(self.graph, self._counted, values)
         if self._targets:
             refuse_shared_memory(self.graph, self._targets, values, map(self._state.get, self.graph.params))

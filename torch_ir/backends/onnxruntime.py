@@ -60,13 +60,14 @@ def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     compute = _by_numpy(session) if _is_light(bound) else _by_memory(session, dtypes)
 
     def run(inputs: Sequence[Any], _held: Any = held) -> Sequence[Any]:  # keeps the weights' memory alive
-        feeds = {name: torch.as_tensor(value) for name, value in zip(names, inputs, strict=True)}
+        given = [value if isinstance(value, Tensor) else torch.as_tensor(value) for value in inputs]
         try:
-            results = compute(feeds)
+            results = compute(dict(zip(names, given, strict=True)))
         except Exception as error:
             raise ExecutionError(_refusal(bound, model, str(error))) from None
         # without a kernel for a dtype it computes in another, and sometimes does not convert the result
-        return [result.to(dtype) for result, dtype in zip(results, dtypes, strict=True)]
+        pairs = zip(results, dtypes, strict=True)
+        return [result if result.dtype is dtype else result.to(dtype) for result, dtype in pairs]
 
     return run
 
@@ -79,8 +80,10 @@ def _is_light(ir: IR) -> bool:
 
 
 def _by_numpy(session: Any) -> Callable[[Mapping[str, Tensor]], list[Tensor]]:
+    names = [output.name for output in session.get_outputs()]
+
     def compute(feeds: Mapping[str, Tensor]) -> list[Tensor]:
-        results = session.run(None, {name: value.numpy(force=True) for name, value in feeds.items()})
+        results = session.run(names, {name: value.numpy(force=True) for name, value in feeds.items()})
         return [torch.as_tensor(result) for result in results]
 
     return compute

@@ -33,6 +33,17 @@ _DIVISION = "nonconvertable_divide_0"  # marks a division that must not become a
 _NOT_FUSED = frozenset(  # into their producers
     ("MatMul", "Convolution", "GroupConvolution", "Softmax", "MVN", "Gather", "Concat", "Split", "Transpose", "MaxPool")
 )
+_ATTENTION = "aten.scaled_dot_product_attention.default"
+_IN_ENCODERS = frozenset(  # operators of graphs in which fused kernels were compared with eager, at many sizes
+    f"aten.{name}"
+    for name in (
+        "add.Tensor", "cat.default", "contiguous.default", "conv1d.default", "conv2d.default", "embedding.default",
+        "gather.default", "gelu.default", "layer_norm.default", "linear.default", "mul.Tensor", "permute.default",
+        "relu.default", "reshape.default", "scaled_dot_product_attention.default", "select.int", "slice.Tensor",
+        "split.Tensor", "split_with_sizes.default", "tanh.default", "transpose.int", "unsqueeze.default",
+        "view.default",
+    )
+)  # fmt: skip
 
 
 @register_backend("openvino", "OpenVINO", require=packages("the back end openvino", "openvino", "openvino"))
@@ -49,6 +60,8 @@ def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
         session = _Session(graph, made, weights) if made else None
     numbers = {symbol.tensor for symbol in graph.symbols.values() if symbol.dim is None}
     kept = {param: weights[param.key or param.name] for param in graph.params if param in results}
+    if session is not None and made == results and numbers.isdisjoint(results):
+        return session.run
 
     def run(values: Sequence[Any]) -> Sequence[Any]:
         known: dict[TensorMeta, Any] = {**kept, **dict(zip(graph.graph_inputs, values, strict=True))}
@@ -178,12 +191,22 @@ def _compiled(ir: IR, made: Sequence[TensorMeta], weights: Mapping[str, Tensor])
         "INFERENCE_PRECISION_HINT": "f32",  # the default is bfloat16 where the CPU has it
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "PERFORMANCE_HINT": "LATENCY",
-        "SNIPPETS_MODE": "DISABLE",  # fused kernels, which crash the process with fixed sizes
+        "SNIPPETS_MODE": "ENABLE" if _may_fuse(ir) else "DISABLE",
     }
     try:
         return _core().compile_model(model, "CPU", settings), memory
     except RuntimeError as error:
         raise ConversionError(f"OpenVINO does not compile {ir.model_name or 'the graph'}: {_reason(error)}") from None
+
+
+def _may_fuse(ir: IR) -> bool:
+    """Whether OpenVINO may generate fused kernels ("snippets"), which compute attention without storing its weights.
+
+    With fixed sizes, some of them crash the process, so they are used only in graphs of known operators with attention.
+    """
+    kinds = {node.op_type for node in ir.all_nodes()}
+    dtypes = {tensor.dtype for node in ir.all_nodes() for tensor in (*node.inputs, *node.outputs)}
+    return _ATTENTION in kinds and kinds <= _IN_ENCODERS and dtypes <= {"float32", "int64"} and not ir.symbols
 
 
 def _converted(ir: IR, made: Sequence[TensorMeta], weights: Mapping[str, Tensor]) -> tuple[Any, Any]:

@@ -37,12 +37,15 @@ DIRECT: dict[str, Callable[..., Any]] = {
 
 
 _WITHOUT = {"aten.to.dtype": "memory_format"}  # an argument that the function takes by name alone
+_WITH_NUMBERS = frozenset(f"aten.{name}.Tensor" for name in ("add", "div", "mul", "sub"))  # no overload for numbers
 
 
 def direct_call(node: OpNode, operator: OpOverload) -> Callable[..., Any]:
     """Return the fastest callable that runs an operator on the arguments of a node, in schema order."""
     found = DIRECT.get(node.op_type)
-    has_tensors = set(node.args).issuperset(_tensors_of(operator))  # a number for a tensor may be another overload
+    numbers = [node.attrs.get(name) for name in _tensors_of(operator) if name not in node.args]
+    # elsewhere, a number for a tensor may be another overload
+    has_tensors = not numbers or (node.op_type in _WITH_NUMBERS and all(type(each) in (int, float) for each in numbers))
     is_fit = has_tensors and node.attrs.get(_WITHOUT.get(node.op_type, "")) is None
     return found if found is not None and is_fit else plain_call(operator)
 

@@ -18,6 +18,7 @@ import torch
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.attr_types import DTYPES
 from torch_ir.ops.shared_by_threads import SharedSwitch
+from torch_ir.ops.torch_internals import function_mode_count
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Item = TypeVar("_Item")
@@ -40,7 +41,7 @@ class NeutralState:
         self._reads_default_dtype = reads_default_dtype
         self._written = written
         self._new_on_cpu = new_on_cpu
-        self._no_grad = torch.no_grad()
+        self._no_grad: torch.no_grad | None = None
         self._others: ExitStack | None = None  # other contexts, which are rarely needed
 
     def __enter__(self) -> None:
@@ -49,7 +50,8 @@ class NeutralState:
         )
         devices = [device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
         is_inference = any(isinstance(value, torch.Tensor) and value.is_inference() for value in self._written)
-        has_device = self._new_on_cpu and torch.get_default_device().type != "cpu"
+        # a default device is a function mode; asking for it takes longer than the rest of this function
+        has_device = self._new_on_cpu and function_mode_count() > 0 and torch.get_default_device().type != "cpu"
         if has_dtype or devices or has_device or is_inference or torch.is_inference_mode_enabled():
             with ExitStack() as others:
                 others.enter_context(torch.inference_mode(is_inference))
@@ -60,12 +62,15 @@ class NeutralState:
                 if has_device:
                     others.enter_context(torch.device("cpu"))
                 self._others = others.pop_all()
-        self._no_grad.__enter__()
+        self._no_grad = torch.no_grad() if torch.is_grad_enabled() else None
+        if self._no_grad is not None:
+            self._no_grad.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._no_grad.__exit__(kind, error, trace)
+        if self._no_grad is not None:
+            self._no_grad.__exit__(kind, error, trace)
         if self._others is not None:
             self._others.__exit__(kind, error, trace)
 

@@ -29,6 +29,7 @@ from torch._C import _dispatch_tls_local_exclude_set as excluded_dispatch_keys  
 from torch._C import _dispatch_tls_local_include_set as included_dispatch_keys  # of this thread; 2.9 to 2.15
 from torch._C import _ExcludeDispatchKeyGuard as ExcludeDispatchKeyGuard  # excludes a key set; 2.9 to 2.15
 from torch._C import _ForceDispatchKeyGuard as ForceDispatchKeyGuard  # sets both key sets; 2.9 to 2.15
+from torch._C import _len_torch_function_stack as function_mode_count  # the number of active modes; 2.9 to 2.15
 from torch._C import _nn as nn_functions  # functions of `torch.nn.functional` in C++; 2.9 to 2.15
 from torch._C import _pop_torch_function_stack as pop_function_mode  # the innermost mode; 2.9 to 2.15
 from torch._C import _push_on_torch_function_stack as push_function_mode  # enters a mode; 2.9 to 2.15

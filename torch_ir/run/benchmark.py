@@ -25,6 +25,7 @@ from torch_ir.run.tolerances import compare
 Action = Callable[[], Any]
 _WARM_UP = 3  # calls of each before the first round
 _LEAST = 0.005  # seconds of a turn; faster actions are called several times in it
+_FEWEST = 3  # rounds before a race may end early
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,13 @@ def bench(
     rtol: float | None = None,
     atol: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
+    margin: float | None = None,
+    budget: float = math.inf,
 ) -> dict[str, Timing | str]:
     """Build each candidate, compare its result with the first one's, and time those that agree; else return the reason.
 
     Everything runs without gradients, and with the same random numbers in the first call. The first candidate must
-    work.
+    work. `margin` and `budget` end the rounds early; see `race`.
     """
     actions: dict[str, Action] = {}
     wrong: dict[str, str] = {}
@@ -87,7 +90,9 @@ def bench(
             if found:
                 wrong[name] = f"its results differ: {found}"
         right = {name: action for name, action in actions.items() if name not in wrong}
-        times = race(right, repeat, progress=lambda done: progress(f"round {done} of {repeat}"))
+        times = race(
+            right, repeat, progress=lambda done: progress(f"round {done} of {repeat}"), margin=margin, budget=budget
+        )
     progress("")
     return {name: times[name] if name in times else wrong[name] for name in candidates}
 
@@ -98,15 +103,19 @@ def race(
     *,
     progress: Callable[[int], None] = lambda done: None,
     clock: Callable[[], float] = time.perf_counter,
+    margin: float | None = None,
+    budget: float = math.inf,
 ) -> dict[str, Timing]:
     """Time actions in `repeat` rounds, after warming up.
 
     In every round each action has one turn, in rotating order; the first call of a turn is not timed. `progress` gets
-    the number of finished rounds.
+    the number of finished rounds. After three rounds, the race ends if it took `budget` seconds, or if each action was
+    faster than the first in every round by the factor `margin`, or slower in every round.
     """
     names = list(actions)
     calls = {name: _calls(action, clock) for name, action in actions.items()}
     seconds: dict[str, list[float]] = {name: [] for name in names}
+    start = clock()
     with _uncollected():
         for number in range(repeat):
             first = number % len(names)
@@ -115,11 +124,23 @@ def race(
                 seconds[name].append(_turn(actions[name], calls[name], clock))
             gc.collect(1)  # the garbage of a round is young; collecting all may take longer than the round
             progress(number + 1)
+            if number + 1 >= _FEWEST and (clock() - start > budget or _is_decided(list(seconds.values()), margin)):
+                break
     base = seconds[names[0]]
     return {
         name: Timing(Spread.of(taken), Spread.of([one / other for one, other in zip(taken, base, strict=True)]))
         for name, taken in seconds.items()
     }
+
+
+def _is_decided(seconds: Sequence[Sequence[float]], margin: float | None) -> bool:
+    """Whether each action was faster than the first in all rounds by the factor `margin`, or slower in all."""
+    base, *others = seconds
+    pairs = [list(zip(taken, base, strict=True)) for taken in others]
+    return margin is not None and all(
+        all(one * margin < other for one, other in rounds) or all(one > other * margin for one, other in rounds)
+        for rounds in pairs
+    )
 
 
 def _calls(action: Action, clock: Callable[[], float]) -> int:

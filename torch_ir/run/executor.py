@@ -13,7 +13,7 @@ from torch_ir.analysis.values.prologue import crossing, split_prologue
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, Limits, OpNode, TensorMeta, evaluate
 from torch_ir.ir.graph.given_graph import require_graph
-from torch_ir.ir.graph.io_tree import rebuild
+from torch_ir.ir.graph.io_tree import Slot, rebuild
 from torch_ir.ir.regroup.functions import FUSED, inline_all, with_calls_open
 from torch_ir.ir.sizes.symbols import solve
 from torch_ir.ops.guards import FIXED_ATTRIBUTE, OFFSET, check_attribute, overridden
@@ -95,6 +95,7 @@ class IRExecutor:
         self._mutated = [target for target, _ in self.ir.mutations]
         self._in_place = in_place
         self._written = [at for at, tensor in enumerate(self.ir.graph_inputs) if in_place and tensor in self._mutated]
+        self._reader = CallReader(self.ir)
         self._params: list[Any] | None = None
         self._ready: list[Any] = []
         self._plan(lazy=False)
@@ -168,7 +169,8 @@ class IRExecutor:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the graph with the model's signature; the result is nested as the model's."""
-        outcome = self.run(flat_inputs(self.ir, args, kwargs))
+        values = self._reader.flat(args, kwargs)
+        outcome = self.run(flat_inputs(self.ir, args, kwargs) if values is None else values)
         return rebuild(self.ir.output_tree, outcome.outputs, lambda leaf: computed(leaf, outcome.sizes))
 
     def run(self, values: Sequence[Any]) -> Outcome:
@@ -178,7 +180,7 @@ class IRExecutor:
             self.load_weights_from_state_dict({})  # the graph contains all values
         if self._params is None:
             raise ExecutionError("no weights are bound: pass weights= or call load_weights first")
-        sizes = read_sizes(self.ir, values)
+        sizes = self._reader.sizes(values)
         self._memory.check(sizes)
         params, caller_values = self._params, values
         if self._mutated:
@@ -190,8 +192,10 @@ class IRExecutor:
                 values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
                 params = [param.clone() for param in params]
             results = self._program(*values, *params, *self._ready, sizes)
-            first = len(results) - len(self.ir.mutations)
-            changed = {target: value for (target, _), value in zip(self.ir.mutations, results[first:], strict=True)}
+            if not self._mutated:
+                return Outcome(tuple(results), {}, sizes)
+            first = len(results) - len(self._mutated)
+            changed = dict(zip(self._mutated, results[first:], strict=True))
             self._keep(changed, [*values, *results[:first]])
             outputs: Sequence[Any] = results[:first]
             if self._in_place:
@@ -299,6 +303,40 @@ def flat_inputs(ir: IR, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[A
 def flatten_call(ir: IR, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Return the graph's inputs from a call in the model's signature; other arguments must equal the captured ones."""
     return values_of_call(ir.input_tree, args, kwargs)
+
+
+class CallReader:
+    """Reads the inputs of many calls of one graph; what the usual call needs is prepared."""
+
+    def __init__(self, ir: IR) -> None:
+        self._ir = ir
+        positional, keywords = ir.input_tree.items
+        leaves = [*positional.items, *keywords.items]
+        in_order = all(isinstance(leaf, Slot) and leaf == at for at, leaf in enumerate(leaves))
+        self._names: tuple[str, ...] | None = keywords.keys if in_order else None
+        self._set_of_names = set(keywords.keys)
+        self._positional = len(positional.items)
+        guards = any(node.op_type == FIXED_ATTRIBUTE for node in ir.nodes[:1])
+        is_plain = not (ir.symbols or ir.constraints or ir.fixed_layout or guards)
+        self._expected = (
+            [(tensor.shape, TORCH_DTYPES[tensor.dtype]) for tensor in ir.graph_inputs] if is_plain else None
+        )
+
+    def flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+        """Return the graph's inputs from a call that names each, without nesting; None for any other call."""
+        names = self._names
+        if names is None or len(args) != self._positional or kwargs.keys() != self._set_of_names:
+            return None
+        return [*args, *[kwargs[name] for name in names]]
+
+    def sizes(self, values: Sequence[Any]) -> Sizes:
+        """Check inputs against the graph, and return the symbolic sizes; see `read_sizes`."""
+        if self._expected is None or len(values) != len(self._expected):
+            return read_sizes(self._ir, values)
+        for value, (shape, dtype) in zip(values, self._expected, strict=True):
+            if type(value) is not torch.Tensor or value.dtype is not dtype or value.shape != shape:
+                return read_sizes(self._ir, values)
+        return {}
 
 
 def read_sizes(ir: IR, values: Sequence[Any]) -> Sizes:
