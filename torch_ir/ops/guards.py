@@ -114,7 +114,7 @@ def check_attribute(what: str, value: torch.Tensor, name: str, assumed: Any, pla
 
 def answer(value: torch.Tensor, name: str) -> bool | int:
     """Return what an attribute of a tensor is, as a number; of Python attributes, whether there is one."""
-    return hasattr(value, name[len(OWN) :]) if name.startswith(OWN) else ATTRIBUTES[name](value)
+    return name[len(OWN) :] in vars(value) if name.startswith(OWN) else ATTRIBUTES[name](value)
 
 
 def without_attribute_guards(ir: IR) -> IR:
