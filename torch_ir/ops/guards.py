@@ -114,7 +114,10 @@ def check_attribute(what: str, value: torch.Tensor, name: str, assumed: Any, pla
 
 def answer(value: torch.Tensor, name: str) -> bool | int:
     """Return what an attribute of a tensor is, as a number; of Python attributes, whether there is one."""
-    return name[len(OWN) :] in vars(value) if name.startswith(OWN) else ATTRIBUTES[name](value)
+    if not name.startswith(OWN):
+        return ATTRIBUTES[name](value)
+    own = name[len(OWN) :]  # not read: a property runs code
+    return any(own in vars(holder) for holder in (value, *type(value).__mro__))
 
 
 def without_attribute_guards(ir: IR) -> IR:

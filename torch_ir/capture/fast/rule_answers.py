@@ -34,7 +34,7 @@ from torch_ir.ops.torch_internals import (
     enable_python_dispatcher,
     fake_mode,
     memory_key,
-    operation_of,
+    plain_call,
     pytree,
 )
 from torch_ir.ops.torch_types import to_name
@@ -123,9 +123,9 @@ class UnknownTensorError(Exception):
 def key_of_call(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] | None, tensors: list[Ghost]) -> Key:
     """Return the cache key of a call, and collect its tensors.
 
-    It begins with what the operator runs, which is hashed in C, and the default dtype.
+    It begins with the function that the operator calls, which is hashed in C, and the default dtype.
     """
-    parts = [operation_of(func), _default_dtype()]
+    parts = [plain_call(func), _default_dtype()]
     for value in args:
         kind = type(value)
         if kind is Ghost:  # as in `key_of`, without a call for each argument

@@ -105,7 +105,7 @@ def fixed_attribute(value, name, assumed, place):
     if name == "_is_param":
         found = isinstance(value, torch.nn.Parameter)
     elif name.startswith("."):
-        found = hasattr(value, name[1:])
+        found = any(name[1:] in vars(holder) for holder in (value, *type(value).__mro__))
     else:
         found = getattr(value, name)
         found = found() if callable(found) and name.startswith("is_") else found
