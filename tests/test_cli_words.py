@@ -13,10 +13,10 @@ from torch import nn
 import torch_ir
 from tests.command_line import failure
 from tests.graphs import mlp
-from torch_ir.analysis.cost_model.text_table import aligned
 from torch_ir.cli import main
 from torch_ir.golden import compare_golden, write_golden
 from torch_ir.ir.text.amounts import count, duration, plural
+from torch_ir.ir.text.text_table import aligned
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from torch import nn
 
 import torch_ir
 from tests.command_line import Terminal, command, start
-from torch_ir.analysis.cost_model.text_table import aligned, cut
+from torch_ir.ir.text.text_table import aligned, cut
 
 ROWS = [["name", "count", "share", "where"], ["encoder.layers.0", "12", "50.0 %", "a"], ["x", "1", "3.0 %", "b, c"]]
 

@@ -23,21 +23,22 @@ class Limit(NamedTuple):
 LIMITS: Mapping[str, Limit] = {CPU: Limit(3e9, 1e8), CUDA: Limit(3e12, 2e9)}
 
 
-def _powers(first: int, last: int, step: int) -> tuple[float, ...]:
+def _powers(first: int, last: int) -> tuple[float, ...]:
+    """Return sizes up to the last, each four times the one before."""
     sizes = [float(first)]
-    while sizes[-1] * step <= last:
-        sizes.append(sizes[-1] * step)
+    while sizes[-1] * 4 <= last:
+        sizes.append(sizes[-1] * 4)
     return tuple(sizes)
 
 
 def axes_of(family: str, kind: str) -> Axes:
     """Return the sizes along each axis of a family, for a kind of device."""
     is_gpu = kind == CUDA
-    widths = _powers(64, 16384 if is_gpu else 4096, 4)
-    rows = (*_powers(1, 4096, 4), 8192.0) if is_gpu else _powers(1, 1024, 4)
+    widths = _powers(64, 16384 if is_gpu else 4096)
+    rows = (*_powers(1, 4096), 8192.0) if is_gpu else _powers(1, 1024)
     heads = (8.0, 64.0, 512.0) if is_gpu else (4.0, 16.0, 64.0)
     lengths = (16.0, 128.0, 1024.0, 4096.0) if is_gpu else (16.0, 64.0, 256.0, 1024.0)
-    places = _powers(49, 12544 * (16 if is_gpu else 1), 4)
+    places = _powers(49, 12544 * (16 if is_gpu else 1))
     inputs, outputs = (4.0, 32.0, 256.0, 1024.0), (32.0, 256.0, 1024.0)
     attention = (heads, (1.0, *lengths), lengths, (64.0, 128.0))
     grids: dict[str, Axes] = {
@@ -49,7 +50,7 @@ def axes_of(family: str, kind: str) -> Axes:
         "masked_attention": attention,
         "broadcast_mask_attention": (heads[:2], (1.0, *lengths[:3]), lengths[:3], (64.0, 128.0)),
     }
-    return grids.get(family.removeprefix(IN_COMPILED), (_powers(4096, 1 << (31 if is_gpu else 28), 4),))
+    return grids.get(family.removeprefix(IN_COMPILED), (_powers(4096, 1 << (31 if is_gpu else 28)),))
 
 
 def keys_of(kind: str, dtypes: tuple[str, ...]) -> list[GridKey]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch_ir.errors import GraphError, SerializationError
 from torch_ir.formats.interned_tables import NewTables, Record, Tables
-from torch_ir.formats.value_message import Fields, enum_name, table, value_fields, value_record
+from torch_ir.formats.value_message import Fields, kind_name, table, value_fields, value_record
 from torch_ir.ir import IR, Limits, OpNode, TensorMeta
 from torch_ir.ir.checks.limits import Counter
 from torch_ir.ir.graph.node import copy_value
@@ -170,7 +170,7 @@ class GraphReader:
                 problem, rule = (f"duplicate {name!r:.60}", "R8") if keys else ("a weight has no key", "R6")
                 raise SerializationError(problem, place, rule=rule)
             names[name] = keys[0]
-            params[name] = {"kind": enum_name(weight, "kind"), "tied": keys[1:]}
+            params[name] = {"kind": kind_name(weight), "tied": keys[1:]}
             weights.append({**tensor, "name": keys[0]})
             if weight.HasField("values"):
                 values = base64.b64encode(weight.values).decode("ascii")

@@ -101,7 +101,7 @@ def _items(messages: Iterable[Any], path: str, depth: int) -> list[Any]:
 
 def _branch_record(message: Any, path: str, depth: int) -> dict[str, Any]:
     record: dict[str, Any] = {
-        "$branch": enum_name(message, "kind"),
+        "$branch": kind_name(message),
         "items": _items(message.items, f"{path}.items", depth),
         "keys": _items(message.keys, f"{path}.keys", depth),
     }
@@ -126,8 +126,8 @@ def table(pairs: Iterable[tuple[str, Any]], path: str) -> dict[str, Any]:
     return found
 
 
-def enum_name(message: Any, field: str) -> str:
-    """Return the name of an enumeration value as in the document; the number itself if it is unknown."""
-    number = getattr(message, field)
-    known = message.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number
+def kind_name(message: Any) -> str:
+    """Return the name of a message's `kind` as in the document; the number itself if it is unknown."""
+    number = message.kind
+    known = message.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number
     return str(known[number].name).lower() if number in known else str(number)

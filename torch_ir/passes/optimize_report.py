@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from torch_ir.analysis.cost_model.cost_summary import TITLES, Measure, measured_in_all, side_by_side
-from torch_ir.analysis.cost_model.text_table import aligned
 from torch_ir.errors import listed
 from torch_ir.ir import IR
 from torch_ir.ir.text.amounts import human
+from torch_ir.ir.text.text_table import aligned
 from torch_ir.passes.random_check import Proof
 from torch_ir.rewrite.change_log import Change, Decline
 

@@ -9,7 +9,6 @@ from typing import Any
 from torch_ir.analysis import Roofline, cost, liveness
 from torch_ir.analysis.cost_model.node_costs import sized
 from torch_ir.analysis.cost_model.table_rows import parameters
-from torch_ir.analysis.cost_model.text_table import aligned
 from torch_ir.analysis.cost_model.times import Clock
 from torch_ir.analysis.cost_model.traffic import bytes_of
 from torch_ir.analysis.shapes.size_polynomials import total
@@ -18,6 +17,7 @@ from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import op_counts
 from torch_ir.ir.text.amounts import count, duration, human
+from torch_ir.ir.text.text_table import aligned
 from torch_ir.pipeline.copied_nodes import own_nodes
 from torch_ir.pipeline.layer_of_node import by_layer, layer_of
 from torch_ir.pipeline.stages import check_pipeline, sends_of, stage_of

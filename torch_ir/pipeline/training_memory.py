@@ -8,7 +8,6 @@ from typing import Any
 
 from torch_ir.analysis import Roofline, cost, liveness
 from torch_ir.analysis.cost_model.table_rows import parameters
-from torch_ir.analysis.cost_model.text_table import aligned
 from torch_ir.analysis.cost_model.times import Clock
 from torch_ir.analysis.cost_model.traffic import bytes_of
 from torch_ir.errors import PipelineError
@@ -16,6 +15,7 @@ from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.training_parts import OPTIMIZER
 from torch_ir.ir.text.amounts import count, duration, human
+from torch_ir.ir.text.text_table import aligned
 from torch_ir.pipeline.pipeline_parts import BACKWARD, FORWARD, Part, parts_of, stages_of
 from torch_ir.pipeline.stage_report import TYPICAL
 from torch_ir.pipeline.stages import stage_of

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch_ir.analysis.cost_model.text_table import aligned
 from torch_ir.ir.text.amounts import duration, human, plural
+from torch_ir.ir.text.text_table import aligned
 from torch_ir.planning.plan_file import Axis, ParallelPlan
 from torch_ir.planning.prices import Cluster
 

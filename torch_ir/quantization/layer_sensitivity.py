@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_ir.analysis.cost_model.text_table import aligned
 from torch_ir.errors import QuantizationError
 from torch_ir.ir import IR, Limits, OpNode, TensorMeta
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.text.amounts import human
+from torch_ir.ir.text.text_table import aligned
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.quantization.byte_budget import best_choice

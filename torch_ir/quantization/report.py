@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torch_ir.analysis.cost_model.text_table import aligned
 from torch_ir.ir.text.amounts import human
+from torch_ir.ir.text.text_table import aligned
 
 
 @dataclass(frozen=True)

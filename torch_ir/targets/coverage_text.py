@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch_ir.errors import listed
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.text.amounts import plural
+from torch_ir.ir.text.text_table import cut_end
 from torch_ir.targets.contract import NOT_LISTED
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def as_text(report: CoverageReport, width: int | None = None) -> str:
     """Return the report in lines of at most 100 characters, or fewer if `width` is smaller."""
     sections = [_summary(report), _gaps(report), _islands(report), _decompositions(report)]
     most = min(width or WIDTH, WIDTH)
-    return "\n\n".join("\n".join(_cut(line, most) for line in lines) for lines in map(list, sections) if lines)
+    return "\n\n".join("\n".join(cut_end(line, most) for line in lines) for lines in map(list, sections) if lines)
 
 
 def _summary(report: CoverageReport) -> Iterator[str]:
@@ -48,14 +49,14 @@ def _gaps(report: CoverageReport) -> Iterator[str]:
     for gap in report.gaps:
         flops, size = (percent(report.part(gap.work, by)) for by in ("flops", "bytes"))
         yield f"{gap.op_type:<{width}}  {gap.count:>5}  {flops:>7}  {size:>7}  {_shapes(gap, WIDTH - width - 27)}"
-        yield f"    {_cut(gap.why, 66)}{_place(gap)}"
+        yield f"    {cut_end(gap.why, 66)}{_place(gap)}"
 
 
 def _shapes(gap: Gap, width: int) -> str:
     """Return the first shapes, cut before the arrow if too long."""
     more = f" and {len(gap.shapes) - 1} more" if len(gap.shapes) > 1 else ""
     given, arrow, made = gap.shapes[0].rpartition("-> ")
-    return f"{_cut(given, width - len(arrow + made + more))}{arrow}{made}{more}"
+    return f"{cut_end(given, width - len(arrow + made + more))}{arrow}{made}{more}"
 
 
 def _place(gap: Gap) -> str:
@@ -77,7 +78,7 @@ def _islands(report: CoverageReport) -> Iterator[str]:
 
 def _span(piece: Piece) -> str:
     names = dict.fromkeys([piece.nodes[0], piece.nodes[-1]])
-    return _cut(f"{piece.function} {' to '.join(names)}".strip(), 44)
+    return cut_end(f"{piece.function} {' to '.join(names)}".strip(), 44)
 
 
 def _decompositions(report: CoverageReport) -> Iterator[str]:
@@ -114,7 +115,3 @@ def _bytes(amount: Dim) -> str:
         return f"{amount} bytes"
     power = min((len(str(amount)) - 1) // 3, len(_UNITS))
     return f"{amount / 1000**power:.1f} {_UNITS[power - 1]}"
-
-
-def _cut(text: str, width: int = WIDTH) -> str:
-    return text if len(text) <= width else f"{text[: max(width - 1, 0)]}…"

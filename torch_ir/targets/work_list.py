@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_ir.analysis.cost_model.node_costs import Cost, NodeCost, Work, added
-from torch_ir.analysis.cost_model.text_table import aligned
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.text.amounts import plural
 from torch_ir.ir.text.printer import shape_text
+from torch_ir.ir.text.text_table import aligned
 from torch_ir.targets.coverage_text import percent
 
 _SHOWN_REASONS = 2

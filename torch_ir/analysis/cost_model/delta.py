@@ -14,13 +14,13 @@ from typing import Any
 from torch_ir.analysis.cost_model.cost_summary import Measure, change, entry_points, measured, side_by_side
 from torch_ir.analysis.cost_model.node_costs import Cost, Work, cost
 from torch_ir.analysis.cost_model.table_rows import leaves_of, rows_of
-from torch_ir.analysis.cost_model.text_table import aligned, cut
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import GraphError, did_you_mean
 from torch_ir.ir import IR
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import check_size_inline
 from torch_ir.ir.text.amounts import human
+from torch_ir.ir.text.text_table import aligned, cut
 
 GROUPINGS = ("op", "module")
 _NAME_WIDTH = 44

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from torch_ir.analysis.cost_model.text_table import aligned, cut
 from torch_ir.analysis.devices.calibration import Calibration
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import listed
 from torch_ir.ir.text.amounts import count, duration, human, parameters_text, plural, three_digits
+from torch_ir.ir.text.text_table import aligned, cut, cut_end
 
 if TYPE_CHECKING:
     from torch_ir.analysis.cost_model.cost_table import CostReport
@@ -63,12 +63,12 @@ def _cells(report: CostReport, row: Row) -> list[str]:
     whole = report.total.work
     cells = [
         _label(row),
-        _cut(human(row.work.flops)),
+        cut_end(human(row.work.flops), _AMOUNT_WIDTH),
         _share(weight_of(row.work.flops), weight_of(whole.flops)),
-        _cut(human(row.work.bytes, "" if isinstance(row.work.bytes, str) else "B")),
+        cut_end(human(row.work.bytes, "" if isinstance(row.work.bytes, str) else "B"), _AMOUNT_WIDTH),
         _share(weight_of(row.work.bytes), weight_of(whole.bytes)),
         f"{row.work.intensity:.2f}",
-        *([_cut(human(row.work.communication, "B"))] if report.collectives else []),
+        *([cut_end(human(row.work.communication, "B"), _AMOUNT_WIDTH)] if report.collectives else []),
         count(row.params),
     ]
     if report.device:
@@ -140,7 +140,3 @@ def _alive(memory: Liveness, step: Step) -> str:
 
 def _share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "-"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _AMOUNT_WIDTH else f"{text[: _AMOUNT_WIDTH - 1]}…"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_ir.analysis.cost_model.text_table import aligned
 from torch_ir.ir.plans.memory_plan import MemoryPlan
 from torch_ir.ir.text.amounts import human, plural
+from torch_ir.ir.text.text_table import aligned
 
 
 def plan_text(plan: MemoryPlan, name: str) -> str:

@@ -36,7 +36,7 @@ class NoOpCopies:
 
     def contiguous(self, original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         made = original(tensor, *args, **kwargs)
-        if made is tensor and (line := calling_line(2)):
+        if made is tensor and (line := calling_line()):
             self._calls.append(_Call(tensor, self._version(tensor), line))
         return made
 

@@ -114,9 +114,9 @@ def is_users_module(name: str) -> bool:
     return is_users(file) if file else name == "__main__" and name in sys.modules
 
 
-def calling_line(depth: int) -> str:
-    """Return the line that runs this many frames above the caller, if it is the user's; else an empty string."""
-    frame = sys._getframe(depth + 1)
+def calling_line() -> str:
+    """Return the line that calls the caller of the caller, if it is the user's; else an empty string."""
+    frame = sys._getframe(3)
     return source_line(frame.f_code.co_filename, frame.f_lineno) if is_users(frame.f_code.co_filename) else ""
 
 

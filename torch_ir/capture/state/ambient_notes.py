@@ -37,12 +37,12 @@ class AmbientNotes:
 
     def ask(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         answer = original(*args, **kwargs)
-        if line := calling_line(2):
+        if line := calling_line():
             self.asked[line, f"torch.{name}(), which is {answer}"] = None
         return answer
 
     def seed(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if line := calling_line(2):
+        if line := calling_line():
             self.seeded[line, f"torch.{name}"] = None
         return original(*args, **kwargs)
 

@@ -22,12 +22,12 @@ def layout_questions() -> Iterator[list[str]]:
     lines: list[str] = []
 
     def ask(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if line := calling_line(2):
+        if line := calling_line():
             lines.append(line)
         return original(tensor, *args, **kwargs)
 
     def ask_for_offset(original: Callable[..., Any], tensor: torch.Tensor) -> Any:
-        if line := calling_line(2):
+        if line := calling_line():
             lines.insert(0, f"{line}{OFFSET}")
         return original(tensor)
 

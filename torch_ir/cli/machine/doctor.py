@@ -106,8 +106,8 @@ def _wait(command: list[str], seconds: float, children: set[subprocess.Popen[str
 
 
 def _lines(found: list[Finding]) -> Iterator[str]:
-    from torch_ir.analysis.cost_model.text_table import aligned
     from torch_ir.errors import printable
+    from torch_ir.ir.text.text_table import aligned
 
     rows = [["check", "state", "found"]]
     rows += [[finding["name"], finding["state"], printable(finding["detail"])] for finding in found]

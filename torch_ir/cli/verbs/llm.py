@@ -295,7 +295,7 @@ def _verify(ir: IR, arguments: argparse.Namespace, processed: Sequence[InputSpec
 
 
 def _form_lines(facts: dict[str, Any]) -> list[str]:
-    from torch_ir.analysis.cost_model.text_table import aligned
+    from torch_ir.ir.text.text_table import aligned
 
     step, cache = facts["step"], facts["cache"]
     lines = [f"{step['model_name']}: step {counts_text(step)} -> {facts['file']}"]
@@ -317,8 +317,8 @@ def _last_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
-    from torch_ir.analysis.cost_model.text_table import aligned
     from torch_ir.ir.text.amounts import parameters_text, plural
+    from torch_ir.ir.text.text_table import aligned
     from torch_ir.llm.joined_entries import ENCODE, PROJECT
 
     prefill, decode, cache = facts["prefill"], facts["decode"], facts["cache"]

@@ -62,9 +62,9 @@ def _is_graph(text: str) -> bool:
 
 
 def _show_graph(arguments: argparse.Namespace) -> int:
-    from torch_ir.analysis.cost_model.text_table import aligned
     from torch_ir.analysis.dependencies.operators_used import operator_uses
     from torch_ir.draw.families import family_of
+    from torch_ir.ir.text.text_table import aligned
 
     ir = open_graph(arguments)
     uses = operator_uses(ir)
@@ -126,7 +126,7 @@ def _described(records: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _table(records: list[dict[str, Any]]) -> list[str]:
-    from torch_ir.analysis.cost_model.text_table import aligned
+    from torch_ir.ir.text.text_table import aligned
 
     rows = [["operator", "family", "effects"]]
     rows += [[record["operator"], record["family"], ", ".join(_effects(record)) or "-"] for record in records]

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def list_all(arguments: argparse.Namespace) -> int:
     """Print all passes with their first level, summary, options and the measures they may raise."""
-    from torch_ir.analysis.cost_model.text_table import aligned
+    from torch_ir.ir.text.text_table import aligned
     from torch_ir.passes import list_passes
 
     records = [_record(each) for each in list_passes()]

@@ -1,1 +1,1 @@
-"""The text form of a graph: printer and parser; numbers as text."""
+"""The text form of a graph: printer and parser; numbers and tables as text."""

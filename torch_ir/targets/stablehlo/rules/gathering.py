@@ -83,12 +83,11 @@ def embedding(hlo: Builder, made: Made, weight: Value, indices: Value, **_: Any)
     return read(hlo, weight, [0], start, made[0].shape, 0)
 
 
-def every_place(hlo: Builder, index: Value, dim: int, shape: Sequence[Dim] | None = None) -> Value:
+def every_place(hlo: Builder, index: Value, dim: int) -> Value:
     """Return full vectors of indices: `index` in one dimension, the own place in the others."""
     index = hlo.convert(index, "int64")
-    shape = index.shape if shape is None else shape
-    columns = [index if at == dim else hlo.iota(shape, at) for at in range(len(shape))]
-    return joined(hlo, columns, shape)
+    columns = [index if at == dim else hlo.iota(index.shape, at) for at in range(len(index.shape))]
+    return joined(hlo, columns, index.shape)
 
 
 @lowers("aten.gather.default")

@@ -48,7 +48,12 @@ def cut(text: str, width: int | None) -> str:
     if width is None or len(text) <= width:
         return text
     is_sentence = " " in text.partition(" \N{MULTIPLICATION SIGN}")[0]
-    return f"{text[: width - 1]}…" if is_sentence else f"…{text[1 - width :]}"
+    return cut_end(text, width) if is_sentence else f"…{text[1 - width :]}"
+
+
+def cut_end(text: str, width: int) -> str:
+    """Shorten text at its end, with an ellipsis."""
+    return text if len(text) <= width else f"{text[: max(width - 1, 0)]}…"
 
 
 def _whole(widths: Sequence[int], shown: Sequence[int]) -> int:
