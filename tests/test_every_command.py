@@ -13,7 +13,6 @@ import catalogue
 from tests.adversarial.other_files import write_other_files
 from tests.adversarial.verbs import VERBS, run_verb, write_target
 from tests.proof import captured, captured_entry, module
-from tests.samples import sampled
 from torch_ir import IR, CaptureWarning, extract_training, optimize, shard
 from torch_ir.llm import extract_llm
 from torch_ir.quantization import quantize
@@ -53,6 +52,8 @@ KINDS: dict[str, Callable[[], IR]] = {
     **{entry.name: lambda name=entry.name: captured_entry(name) for entry in catalogue.entries()},
 }
 
+_SMALL = ("sizes of data", "rank", "quantised")  # a second for each
+
 
 def _failures(ir: IR, folder: Path, capsys: pytest.CaptureFixture[str], verbs: list[str]) -> Iterator[str]:
     """Run commands on a graph; yield what raises, and errors that are not one line."""
@@ -72,7 +73,9 @@ def _failures(ir: IR, folder: Path, capsys: pytest.CaptureFixture[str], verbs: l
             yield f"{verb}: status {status}, {said}"
 
 
-@pytest.mark.parametrize("kind", sampled(list(KINDS), 2, str))
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in _SMALL else pytest.mark.slow) for kind in KINDS]
+)
 def test_every_command(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CaptureWarning)
