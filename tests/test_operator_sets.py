@@ -240,3 +240,19 @@ def test_a_size_that_is_written_otherwise_is_the_same_output() -> None:
     better, _ = optimize(ir, "full")
     x = torch.arange(13.0)
     assert torch.equal(IRExecutor(better)(x), Padded()(x))
+
+
+@pytest.mark.parametrize("limit", [3, 6])
+def test_attributes_that_differ_at_small_sizes_are_decomposed(limit: int) -> None:
+    """`max(0, limit - n)` is 0 at most sizes, and `min(n, limit)` is `limit`."""
+
+    class Padded(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            rows = x.shape[0]
+            return nn.functional.pad(x, (0, 0, 0, max(0, limit - rows))), x[: min(rows, limit)] * 2
+
+    ir = extract_ir(Padded().eval(), (torch.ones(9, 4),), strict=False, dynamic_shapes=({0: Dim.AUTO},))
+    for graph in (to_opset(ir, "core-aten")[0], to_opset(ir, "prims")[0], optimize(ir, "full")[0]):
+        for size in range(9):
+            x = torch.randn(size, 4)
+            assert all(map(torch.equal, IRExecutor(graph)(x), Padded()(x)))

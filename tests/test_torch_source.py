@@ -427,3 +427,21 @@ def test_a_constant_without_values() -> None:
         executed(to_python(ir), {})(torch.ones(2))
     lost.param = Param(("lost",), "temporary", TensorData((2,), "float32", bytes(8)))
     assert_same(executed(to_python(ir), {})(torch.ones(2)), (torch.ones(2),))
+
+
+def test_sizes_outside_of_ranges_and_constraints_are_refused() -> None:
+    """The source checks what the executor checks of dynamic sizes."""
+
+    class ByRows(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[:2] * 2 if x.shape[0] > 2 and x.shape[0] % 2 == 0 else x + 1
+
+    model = ByRows().eval()
+    ir = extract_ir(model, (torch.ones(6, 4),), strict=False, dynamic_shapes=({0: Dim.AUTO},))
+    space: dict[str, Any] = {"__name__": "written"}
+    exec(compile(to_python(ir), "written.py", "exec"), space)
+    net = space["Net"]()
+    assert torch.equal(net(torch.ones(8, 4)), model(torch.ones(8, 4)))
+    for rows in (0, 1, 2, 5, 7):
+        with pytest.raises(ValueError, match="the model was captured for inputs with"):
+            net(torch.ones(rows, 4))

@@ -11,11 +11,20 @@ allows, and each size of the result is an expression that matches all of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, ClassVar
 
 from torch_ir.analysis.dependencies.slices import names_of
-from torch_ir.analysis.shapes.open_sizes import Points, decided_by_data, enclosing, expressed, points_of, products
+from torch_ir.analysis.shapes.open_sizes import (
+    Points,
+    decided_by_data,
+    edges_of,
+    enclosing,
+    expressed,
+    points_of,
+    products,
+)
 from torch_ir.analysis.shapes.shape_rules import Made, call_rule, own_rule
 from torch_ir.analysis.shapes.shape_worker import WORKER
 from torch_ir.errors import ExpressionError, ShapeError
@@ -119,7 +128,16 @@ class Shapes:
         """Whether two sizes are equal at all sizes that the graph allows."""
         if one == other or (isinstance(one, int) and isinstance(other, int)):
             return bool(one == other)
-        return bool(self.points) and all(evaluate(one, point) == evaluate(other, point) for point in self.points)
+        if not self.points or any(evaluate(one, point) != evaluate(other, point) for point in self.points):
+            return False
+        with suppress(ExpressionError, ZeroDivisionError, OverflowError):  # which has no value there
+            return all(evaluate(one, point) == evaluate(other, point) for point in self._edges)
+        return True
+
+    @cached_property
+    def _edges(self) -> Points:
+        """The smallest and largest sizes that the graph allows, at which no rule is called."""
+        return edges_of(self._ir, self._around, least=1)
 
     def _at(
         self, sizes: Sizes, operator: OpOverload, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]

@@ -21,6 +21,7 @@ _MOST_PRODUCTS = 1024
 _MOST_PAIRED = 64  # sizes that are combined pairwise
 _LARGEST_DIVISOR = 32
 _MOST = 4096  # of an unbounded size
+_LARGE = 1 << 20  # a size at the upper end of a range
 
 
 _around: ContextVar[tuple[IR, ...]] = ContextVar("enclosing graphs, outermost first", default=())
@@ -74,7 +75,8 @@ def points_of(ir: IR, around: Sequence[IR] | None = None, known: dict[IR, Points
 def _found_points(ir: IR, outer: Points) -> Points:
     """Choose the graph's own sizes, in addition to those of enclosing graphs.
 
-    Every second choice is one more than that before it, so that `n // 2` differs from `(n + 1) // 2` at one of the two.
+    The second choice is one more than the first, so that `n // 2` differs from `(n + 1) // 2` at one of the two. The
+    third are the smallest sizes but 0 and 1, so that `min(n, 5)` is not always 5.
     """
     draw = random.Random(0)
     found: list[dict[str, int]] = []
@@ -82,20 +84,36 @@ def _found_points(ir: IR, outer: Points) -> Points:
     length = sum(len(str(text)) for text in texts)
     for attempt in range(min(_TRIES, _MOST_READ // (length + 1) + _WANTED)):
         most = _MOST if attempt % 2 else 64  # some are small, so that either of two sizes may be the smaller one
+        is_next, is_least = (len(found) == 1 and attempt % 4 == 1), (len(found) == 2 and attempt % 4 == 2)
         sizes = dict(outer[len(found) % len(outer)])
-        is_next = len(found) % 2 == 1 and not attempt % 4
         for name, symbol in ir.symbols.items():
-            if is_next and symbol.admits(found[-1][name] + 1):
-                sizes[name] = found[-1][name] + 1
-                continue
             low = max(symbol.min or 0, 2)
             high = most if symbol.max is None else min(symbol.max, max(most, low))
-            sizes[name] = draw.randint(min(low, high), max(low, high)) if high >= low else high
+            if high < low or is_least:
+                sizes[name] = min(low, high)
+            elif is_next and symbol.admits(found[-1][name] + 1):
+                sizes[name] = found[-1][name] + 1
+            else:
+                sizes[name] = draw.randint(low, high)
         if sizes not in found and admits(ir, sizes):
             found.append(sizes)
             if len(found) == _WANTED:
                 break
     return tuple(found)
+
+
+def edges_of(ir: IR, around: Sequence[IR] | None = None, least: int = 0) -> Points:
+    """Return the valid choices of the open sizes in which all are as small or as large as they may be.
+
+    Expressions such as `max(0, 2 - n)` have other values there; operators need not be valid at these sizes.
+    """
+    graphs = [*(each for each in (enclosing() if around is None else around) if each is not ir), ir]
+    symbols = {name: symbol for graph in graphs for name, symbol in graph.symbols.items()}
+    low = {name: max(symbol.min or 0, least) for name, symbol in symbols.items()}
+    after = {name: low[name] + symbol.admits(low[name] + 1) for name, symbol in symbols.items()}
+    high = {name: _LARGE if symbol.max is None else min(symbol.max, _LARGE) for name, symbol in symbols.items()}
+    found = [sizes for sizes in (low, after, high) if all(symbols[name].admits(sizes[name]) for name in symbols)]
+    return tuple(sizes for sizes in found if all(admits(graph, sizes) for graph in graphs))
 
 
 def admits(ir: IR, sizes: Mapping[str, int]) -> bool:

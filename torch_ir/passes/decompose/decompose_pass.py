@@ -7,10 +7,12 @@ decompose(ir, ["aten.mm", "aten.add.Tensor"])   # to a target's operators, as fa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 
+from torch_ir.analysis.shapes.open_sizes import Points, edges_of
 from torch_ir.analysis.values.node_memo import once_per_form
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.errors import CommandError, ShapeError, did_you_mean
@@ -125,8 +127,12 @@ class Decomposing:
         if node.op_type == "aten.batch_norm.default" and not node["training"] and self.is_allowed(_IDLE_BATCH_NORM):
             return self._idle_batch_norm(node)
         if has_open_sizes(node):
-            return decomposed_openly(node, self.ir.device, self.know.shapes.points)
+            return decomposed_openly(node, self.ir.device, self.know.shapes.points, self._edges)
         return decomposed(node, self.ir.device, prims=self.prims)
+
+    @cached_property
+    def _edges(self) -> Points:
+        return edges_of(self.ir)
 
     def _by_rule(self, node: OpNode, rule: Callable[..., Any]) -> IR | str:
         """Return what a rule, a function of the operator's arguments written in torch, computes, or why it cannot."""
@@ -135,7 +141,7 @@ class Decomposing:
             return recorded(known, rule, device)
 
         if has_open_sizes(node):
-            return decomposed_openly(node, self.ir.device, self.know.shapes.points, at_one_size)
+            return decomposed_openly(node, self.ir.device, self.know.shapes.points, self._edges, at_one_size)
         return recorded(node, rule, self.ir.device)
 
     def _idle_batch_norm(self, node: OpNode) -> IR:

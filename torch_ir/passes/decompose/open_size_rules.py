@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch_ir.analysis.shapes.open_sizes import Points, expressed, products
-from torch_ir.errors import ConversionError
+from torch_ir.errors import ConversionError, TorchIRError
 from torch_ir.ir import IR, Expr, OpNode, TensorMeta, evaluate
 from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ir.json.json_fields import Dim
@@ -26,11 +26,16 @@ def has_open_sizes(node: OpNode) -> bool:
 
 
 def decomposed_openly(
-    node: OpNode, device: str, points: Points, at_one_size: Callable[[OpNode, str], IR | str] = decomposed
+    node: OpNode,
+    device: str,
+    points: Points,
+    edges: Points = (),
+    at_one_size: Callable[[OpNode, str], IR | str] = decomposed,
 ) -> IR | str:
     """Return a function body that computes the node at all sizes, or the reason why there is none.
 
-    `at_one_size` decomposes a copy of the node with concrete sizes.
+    `at_one_size` decomposes a copy of the node with concrete sizes. The body is also compared with those at the `edges`
+    of the ranges if an attribute of the node depends on sizes, as in `pad(x, (0, max(0, 2 - n)))`.
     """
     if len(points) < 2:
         return "its sizes vary, and fewer than two valid choices of them are known"
@@ -42,10 +47,26 @@ def decomposed_openly(
         bodies.append(body)
     if len({_structure(body) for body in bodies}) > 1:
         return "its sizes vary, and torch decomposes it differently at different sizes"
+    if any(isinstance(value, Expr) for value in values_in(node.attrs)):
+        for point in edges:
+            body = _at_edge(node, point, device, at_one_size)
+            if body is not None and _structure(body) == _structure(bodies[0]):
+                points, bodies = (*points, point), [*bodies, body]
     try:
         return _Merge(node, points).of(bodies)
     except ConversionError as error:
         return str(error)
+
+
+def _at_edge(
+    node: OpNode, sizes: Mapping[str, int], device: str, at_one_size: Callable[[OpNode, str], IR | str]
+) -> IR | None:
+    """Return the decomposition at these sizes; None if the operator is not valid there."""
+    try:
+        body = at_one_size(_at(node, sizes), device)
+    except (TorchIRError, ZeroDivisionError, OverflowError, ValueError):
+        return None
+    return None if isinstance(body, str) else body
 
 
 def _at(node: OpNode, sizes: Mapping[str, int]) -> OpNode:
@@ -122,6 +143,7 @@ class _Merge:
 
 def _likely_sizes(node: OpNode) -> Iterator[Dim]:
     """Yield sizes that steps of a decomposition are likely to have."""
+    yield from (str(value) for value in values_in(node.attrs) if isinstance(value, Expr))
     for tensor in (*node.inputs, *node.outputs):
         yield from tensor.shape
     for tensor in (*node.inputs, *node.outputs):

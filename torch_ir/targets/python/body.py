@@ -89,6 +89,15 @@ class Body:
                 solved = solution(shown, symbol.name, size, self.sizes)
                 self.line(f"{self.name_size(symbol.name)} = {solved}")
 
+    def require(self) -> None:
+        """Check the ranges and constraints of the sizes that inputs determine."""
+        symbols = self.ir.symbols.values()
+        ranges = [f"{symbol.name} >= {symbol.min}" for symbol in symbols if symbol.min]
+        ranges += [f"{symbol.name} <= {symbol.max}" for symbol in symbols if symbol.max is not None]
+        for text in (*ranges, *self.ir.constraints):
+            if names_in(text).issubset(self.sizes):
+                self.line(f"{self.helper('require')}({expression(text, self.sizes)}, {text!r})")
+
     def calls(self) -> None:
         """Write all nodes."""
         for node in self.ir.nodes:

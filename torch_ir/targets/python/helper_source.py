@@ -87,6 +87,12 @@ def decision(value, assumed, place):
     if found != assumed and (found == found or assumed == assumed):
         raise ValueError(f"{place}: the model was captured for the value {assumed}, but here it is {found}")
 ''',
+    "require": '''
+def require(holds, condition):
+    """Raise ValueError for sizes at which the model computes something else."""
+    if not holds:
+        raise ValueError(f"the model was captured for inputs with {condition}")
+''',
     "fixed_shape": '''
 def fixed_shape(value, shape, place):
     """Raise ValueError if a data-dependent size differs from the captured one."""

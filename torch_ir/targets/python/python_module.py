@@ -148,6 +148,7 @@ class _Source:
         for argument in self.arguments:
             self._unpack(writer, argument.tree, argument.name)
         writer.bind(self.ir.graph_inputs)
+        writer.require()
         writer.calls()
         writer.write_back()
         writer.line(f"return {writer.returned(self.ir.output_tree)}")
