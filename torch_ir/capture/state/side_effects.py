@@ -71,21 +71,28 @@ def left_as_it_was(
 
 @contextmanager
 def while_running(model: nn.Module, context: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
-    """Enter a context while this thread calls a model, and not for what a tracer does before and afterwards."""
-    is_running = False
+    """Enter a context while this thread calls a model, and not for what a tracer does before and afterwards.
+
+    Only the class of the model is patched: a patch of `nn.Module` would be in the stack trace of every node, once for
+    each module around it. A `__call__` that the class inherits is looked up in each call, as tracers patch it, too.
+    """
+    kind, is_running = type(model), False
+    has_own = "__call__" in vars(kind)
 
     def call(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         nonlocal is_running
+        inherited: Any = super(kind, module)
+        run = partial(original, module) if has_own else inherited.__call__
         if module is not model or is_running:  # another module of this class, or forward calls itself
-            return original(module, *args, **kwargs)
+            return run(*args, **kwargs)
         is_running = True
         try:
             with context():
-                return original(module, *args, **kwargs)
+                return run(*args, **kwargs)
         finally:
             is_running = False
 
-    with intercepted(type(model), "__call__", call):
+    with intercepted(kind, "__call__", call):
         yield
 
 
