@@ -148,8 +148,8 @@ def test_an_operator_without_answers_is_not_called_again(worker: ShapeWorker) ->
 
 def test_the_limit_is_on_cpu_time(worker: ShapeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine changes no verdict: a child that waits for a processor still answers."""
-    monkeypatch.setattr(shape_worker, "_SECONDS", 1)
-    monkeypatch.setattr(shape_worker, "call_rule", lambda operator, tensors, attrs: time.sleep(2.5) or [])
+    monkeypatch.setattr(shape_worker, "_SECONDS", 0.4)
+    monkeypatch.setattr(shape_worker, "call_rule", lambda operator, tensors, attrs: time.sleep(1) or [])
     assert worker.call_rule(find_operator("aten.tril.default"), SQUARE, {"diagonal": 0}) == []  # type: ignore[arg-type]
 
 
