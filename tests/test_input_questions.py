@@ -220,7 +220,6 @@ def test_an_attribute_of_an_example_that_forward_reads_is_refused(capture: str) 
         _captured(Scaled().eval(), x, capture)
 
 
-<<<<<<< HEAD
 class Tried(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         try:
@@ -268,7 +267,18 @@ def test_attributes_of_nested_inputs_are_guarded_in_every_form(capture: str) -> 
         net(torch.ones(3), {"y": given})
     with pytest.raises(ExportError, match="'_scale', a Python attribute of an input"):
         torch_ir.extract_ir(model, (torch.ones(3), {"y": given}), strict=False, capture=capture)
-=======
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_the_probe_of_transformers_is_not_guarded(capture: str) -> None:
+    """It asks whether a tensor is one of torchax, which is refused; a guard of it would be in most graphs."""
+    from transformers.utils.import_utils import is_jax_jitting
+
+    model = Asking(is_jax_jitting).eval()
+    ir = torch_ir.extract_ir(model, (torch.ones(3),), strict=False, capture=capture)
+    assert not any("fixed_attribute" in node.op_type for node in ir.nodes)
+
+
 class Prepared(Asking):
     """A model whose own `__call__` replaces the data of its input before forward runs."""
 
@@ -297,4 +307,3 @@ def test_the_class_of_the_model_is_not_changed_by_a_capture(kind: type[nn.Module
     with suppress(TorchIRError):
         torch_ir.extract_ir(model.eval(), (torch.ones(3),), strict=False, capture="export")
     assert "__call__" not in vars(kind)
->>>>>>> capture

@@ -38,6 +38,7 @@ _ASKED: dict[Any, str] = {
 }
 _OURS = (os.path.dirname(_version.__file__) + os.sep, torch.__file__)  # the second is the file name of patches
 _LIBRARIES = (_OURS[0], os.path.dirname(torch.__file__) + os.sep)
+_PROBES = frozenset(("jax",))  # by which transformers recognises tensors of torchax, a subclass that is refused anyway
 _BETWEEN = frozenset(("__torch_function__", "__instancecheck__"))  # frames between the question and who asks
 
 
@@ -108,7 +109,7 @@ def set_questions(kind: type[torch.Tensor]) -> None:
 
 def _missing(tensor: torch.Tensor, name: str) -> Any:
     """Note who reads an attribute that a tensor does not have, which another input may have; raise as Python does."""
-    if _current.questions is not None and not name.startswith("__"):
+    if _current.questions is not None and not name.startswith("__") and name not in _PROBES:
         frame = sys._getframe(1)
         if not frame.f_code.co_filename.startswith(_LIBRARIES):
             _current.questions.note(tensor, OWN + name, frame)
