@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, nn
 
 import torch_ir
+from tests.damage.planning_files import DEVICE
+from tests.proof import captured_entry
+from torch_ir import optimize
 from torch_ir.analysis import Calibration, cost_report, find_device, load_device, run_time, save_device
-from torch_ir.analysis.devices.calibration import GridKey, Overheads
-from torch_ir.analysis.devices.device_file import to_text
+from torch_ir.analysis.devices.calibration import MODES, GridKey, Overheads
+from torch_ir.analysis.devices.device_file import device_of, to_text
 from torch_ir.analysis.devices.operator_families import AXES
 from torch_ir.analysis.devices.published_devices import PUBLISHED
 from torch_ir.analysis.devices.time_grid import Grid, fitted, indices
@@ -372,3 +375,12 @@ def test_bad_requests(
 def test_in_python() -> None:
     with pytest.raises(DeviceError, match="expected cpu or cuda"):
         calibrate("abacus")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_products_inside_fused_operators_of_branches(mode: str) -> None:
+    """They take longer than an operator that moves as many bytes, whatever the sizes of a product are."""
+    better = optimize(captured_entry("control_flow"), "full")[0]
+    fused = [node for node in better.all_nodes() if node.op_type.startswith("fused.")]
+    assert any(node.op_type.startswith("fused.linear") for node in fused)
+    assert cost_report(better, device=device_of(DEVICE), mode=mode).total.seconds > 0

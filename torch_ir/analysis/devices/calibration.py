@@ -118,7 +118,8 @@ class Calibration(Roofline):
             return 0.0
         if point is None or not self._is_measured(point):
             return super().seconds(work)
-        return max(0.0, self._kernel(point) - self._kernel(point._replace(family=POINTWISE)))
+        pointwise = Point(POINTWISE, point.dtype, (weight_of(work.bytes),))
+        return max(0.0, self._kernel(point) - self._kernel(pointwise))
 
     def _family(self, work: NodeCost) -> tuple[str, str]:
         point = point_of(work)
