@@ -107,7 +107,7 @@ class _Attention(nn.Module):
     ("after", "is_open", "is_fused"),
     [(nn.GELU(), False, True), (nn.GELU(), True, False), (torch.sin, False, False)],
 )
-def test_attention_is_fused_where_that_was_compared(
+def test_attention_is_fused_among_operators_of_encoders(
     after: Callable[[Tensor], Tensor], is_open: bool, is_fused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fused kernels crash the process on some graphs: they are for fixed sizes, and operators of encoders."""
