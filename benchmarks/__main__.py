@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks import (
     architectures,
+    auto_choice,
     checked_load,
     deep,
     deep_files,
@@ -39,11 +40,11 @@ TABLES: dict[str, Any] = {
     "open_sizes": open_sizes, "architectures": architectures, "files": files, "checked_load": checked_load,
     "deep_files": deep_files, "onnx_functions": onnx_functions,
     "execute": execute, "streaming": streaming, "optimise": optimise, "peer_optimisers": peer_optimisers,
-    "latency": latency, "explorer": explorer, "shard": shard,
+    "latency": latency, "auto_choice": auto_choice, "explorer": explorer, "shard": shard,
     "pipeline": pipeline, "plan": plan,
 }  # fmt: skip
 QUICK = ("extract", "growth", "files", "execute")
-ALONE = ("peer_optimisers", "latency", "explorer")  # need further packages, half an hour, a browser
+ALONE = ("peer_optimisers", "latency", "auto_choice", "explorer")  # need further packages, half an hour, a browser
 EVERY = tuple(name for name in TABLES if name not in ALONE)
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 

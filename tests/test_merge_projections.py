@@ -18,6 +18,40 @@ def _every(ir: IR) -> list[str]:
     return [node.op_type.split(".")[1] for node in split_prologue(ir)[1]]
 
 
+def test_layers_merged_before_are_split_once() -> None:
+    """A layer that joins them later, as a query once its scale is in its weights, needs no split of a part."""
+    ir = small(
+        "x: float32[2, 8]",
+        ["relu", "exp", "neg"],
+        weights="wq: float32[4, 8], wkv: float32[10, 8]",
+        q="aten.linear.default(x, wq)",
+        relu="aten.relu.default(q)",
+        kv="aten.linear.default(x, wkv)",
+        split="aten.split_with_sizes.default(kv, [4, 6], -1)",
+        exp="aten.exp.default(split_0)",
+        neg="aten.neg.default(split_1)",
+    )
+    after, _ = proved(ir, [merge_projections])
+    splits = [node for node in after.nodes if "split" in node.op_type]
+    assert [node["split_sizes"] for node in splits] == [[4, 4, 6]]
+    assert _every(after) == ["linear", "split_with_sizes", "relu", "exp", "neg"]
+
+
+def test_a_part_that_the_caller_receives_keeps_its_split() -> None:
+    ir = small(
+        "x: float32[2, 8]",
+        ["relu", "exp", "split_1"],
+        weights="wq: float32[4, 8], wkv: float32[10, 8]",
+        q="aten.linear.default(x, wq)",
+        relu="aten.relu.default(q)",
+        kv="aten.linear.default(x, wkv)",
+        split="aten.split_with_sizes.default(kv, [4, 6], -1)",
+        exp="aten.exp.default(split_0)",
+    )
+    after, _ = proved(ir, [merge_projections])
+    assert [4, 4, 6] not in [node.attrs.get("split_sizes") for node in after.nodes]
+
+
 def test_two_layers_become_one() -> None:
     """The weights are joined once; the results are parts of one tensor."""
     ir = small(

@@ -18,7 +18,7 @@ import catalogue
 from catalogue import Entry
 from tests.captured import captured
 from torch_ir import extract_ir
-from torch_ir.backends import compile
+from torch_ir.backends import compile, openvino
 from torch_ir.errors import ConversionError, ExecutionError
 from torch_ir.run.benchmark import difference
 
@@ -87,6 +87,40 @@ def test_queries_share_heads_of_keys(is_masked: bool, is_open: bool) -> None:
     for size in (5, 7, 1) if is_open and is_masked else (5,):
         values = given(size)
         torch.testing.assert_close(compiled(*values), Attention()(*values))
+
+
+class _Attention(nn.Module):
+    """Attention with heads of an odd size, and an operator after it."""
+
+    def __init__(self, after: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(15, 15) for _ in range(3))
+        self.after = after
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (each(x).reshape(*x.shape[:2], 3, 5).transpose(1, 2) for each in (self.q, self.k, self.v))
+        found = nn.functional.scaled_dot_product_attention(q, k, v)
+        return x + self.after(found.transpose(1, 2).reshape(x.shape))
+
+
+@pytest.mark.parametrize(
+    ("after", "is_open", "is_fused"),
+    [(nn.GELU(), False, True), (nn.GELU(), True, False), (torch.sin, False, False)],
+)
+def test_attention_is_fused_among_operators_of_encoders(
+    after: Callable[[Tensor], Tensor], is_open: bool, is_fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fused kernels crash the process on some graphs: they are for fixed sizes, and operators of encoders."""
+    torch.manual_seed(0)
+    net, x = _Attention(after).eval(), torch.randn(2, 7, 15)
+    ir = extract_ir(net, (x,), strict=False, dynamic_shapes=({0: Dim("batch", min=2, max=8)},) if is_open else None)
+    asked: list[bool] = []
+    may_fuse = openvino._may_fuse
+    monkeypatch.setattr(openvino, "_may_fuse", lambda graph: asked.append(may_fuse(graph)) or asked[-1])
+    compiled = compile(ir, net.state_dict(), backend="openvino")
+    assert asked == [is_fused]
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), net(x), rtol=1e-4, atol=1e-5)
 
 
 def test_sizes_vary_in_one_compiled_model() -> None:

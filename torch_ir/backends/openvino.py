@@ -34,7 +34,7 @@ _NOT_FUSED = frozenset(  # into their producers
     ("MatMul", "Convolution", "GroupConvolution", "Softmax", "MVN", "Gather", "Concat", "Split", "Transpose", "MaxPool")
 )
 _ATTENTION = "aten.scaled_dot_product_attention.default"
-_IN_ENCODERS = frozenset(  # operators of graphs in which fused kernels were compared with eager, at many sizes
+_IN_ENCODERS = frozenset(  # operators of common encoders and decoders, beside which fused kernels may be used
     f"aten.{name}"
     for name in (
         "add.Tensor", "cat.default", "contiguous.default", "conv1d.default", "conv2d.default", "embedding.default",

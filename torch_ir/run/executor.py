@@ -13,7 +13,7 @@ from torch_ir.analysis.values.prologue import crossing, split_prologue
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, Limits, OpNode, TensorMeta, evaluate
 from torch_ir.ir.graph.given_graph import require_graph
-from torch_ir.ir.graph.io_tree import Slot, rebuild
+from torch_ir.ir.graph.io_tree import Branch, Slot, rebuild
 from torch_ir.ir.regroup.functions import FUSED, inline_all, with_calls_open
 from torch_ir.ir.sizes.symbols import solve
 from torch_ir.ops.guards import FIXED_ATTRIBUTE, OFFSET, check_attribute, overridden
@@ -311,6 +311,8 @@ class CallReader:
     def __init__(self, ir: IR) -> None:
         self._ir = ir
         positional, keywords = ir.input_tree.items
+        assert isinstance(positional, Branch)  # the two parts of a call
+        assert isinstance(keywords, Branch)
         leaves = [*positional.items, *keywords.items]
         in_order = all(isinstance(leaf, Slot) and leaf == at for at, leaf in enumerate(leaves))
         self._names: tuple[str, ...] | None = keywords.keys if in_order else None

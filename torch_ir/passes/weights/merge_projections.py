@@ -21,6 +21,7 @@ from torch_ir.rewrite import Builder
 from torch_ir.rewrite.change_log import current_journal
 
 _NAME = "merge-projections"
+_SPLITS = ("aten.split.Tensor", "aten.split_with_sizes.default")
 
 
 @named_pass(_NAME, may_raise=["peak"])
@@ -66,23 +67,37 @@ class _Merging:
         group = _allowed(group, map(self._objection, group))
         while len(group) > 1:
             build = Builder(self.know, lambda: self.names, [layer.node for layer in group])
+            results = [self._results(layer) for layer in group]
             try:
-                parts = _parts(build, group)
-                reasons = [self._stride_objection(layer.made, part) for layer, part in zip(group, parts, strict=True)]
+                parts = iter(_parts(build, group, results))
+                pairs = [[(old, next(parts)) for old in made] for made in results]
+                reasons = [self._stride_objection(each) for each in pairs]
             except ShapeError as error:
                 reasons = [str(error)] * len(group)
             if not any(reasons):
-                self._replace(group, parts)
+                self._replace(group, pairs)
                 return build.nodes
             for node in reversed(build.nodes):
                 node.inputs = ()
             group = _allowed(group, reasons)
         return []
 
-    def _replace(self, group: Sequence[Layer], parts: Sequence[TensorMeta]) -> None:
+    def _results(self, layer: Layer) -> list[TensorMeta]:
+        """Return the result of a layer, or its parts if it was merged before and is only split: one split is enough."""
+        (reader, *others) = layer.made.consumers or [layer.node]
+        is_split = reader.op_type in _SPLITS and not others and reader["dim"] in (-1, len(layer.made.shape) - 1)
+        if is_split and not any(map(self.know.is_held, reader.outputs)):
+            return list(reader.outputs)
+        return [layer.made]
+
+    def _replace(self, group: Sequence[Layer], pairs: Sequence[Sequence[tuple[TensorMeta, TensorMeta]]]) -> None:
         current_journal().merged(self.ir, [layer.node for layer in group])
-        for layer, part in zip(group, parts, strict=True):
-            layer.made.replace_all_uses_with(part)
+        for layer, each in zip(group, pairs, strict=True):
+            for old, part in each:
+                old.replace_all_uses_with(part)
+                if old.producer is not None and old.producer is not layer.node:  # the split of its result
+                    old.producer.inputs = ()
+                    self.gone.add(old.producer)
             layer.node.inputs = ()
             self.gone.add(layer.node)
             current_journal().changed(_NAME, layer.node.name, layer.node.origins)
@@ -97,10 +112,11 @@ class _Merging:
             return "an as_strided node reads its storage"
         return obstacle(self.know.is_weight, layer.weight, layer.bias)
 
-    def _stride_objection(self, old: TensorMeta, part: TensorMeta) -> str:
-        """Return why a consumer of `old` cannot read it with the strides of `part`, or ""."""
+    def _stride_objection(self, pairs: Iterable[tuple[TensorMeta, TensorMeta]]) -> str:
+        """Return why a consumer of an old tensor cannot read it with the strides of its new part, or ""."""
         try:
-            moved_by(self.know.shapes, old, part.stride, self._obstacle)
+            for old, part in pairs:
+                moved_by(self.know.shapes, old, part.stride, self._obstacle)
         except ShapeError as error:
             return str(error)
         return ""
@@ -124,14 +140,14 @@ def _allowed(group: Sequence[Layer], reasons: Iterable[str]) -> list[Layer]:
     return kept
 
 
-def _parts(g: Builder, group: Sequence[Layer]) -> Sequence[TensorMeta]:
+def _parts(g: Builder, group: Sequence[Layer], results: Iterable[Iterable[TensorMeta]]) -> Sequence[TensorMeta]:
     """Return the layers' results as parts of the result of one layer with all their weights."""
     weight = g.op("aten.cat.default", tensors=[layer.weight for layer in group], dim=0)
     bias = None
     if any(layer.bias is not None for layer in group):
         bias = g.op("aten.cat.default", tensors=[_bias(g, layer) for layer in group], dim=0)
     whole = g.op(LINEAR, input=group[0].node["input"], weight=weight, bias=bias)
-    sizes = [layer.channels for layer in group]
+    sizes = [tensor.shape[-1] for made in results for tensor in made]
     return g.ops("aten.split_with_sizes.default", self=whole, split_sizes=sizes, dim=-1)
 
 
