@@ -307,3 +307,39 @@ def test_the_class_of_the_model_is_not_changed_by_a_capture(kind: type[nn.Module
     with suppress(TorchIRError):
         torch_ir.extract_ir(model.eval(), (torch.ones(3),), strict=False, capture="export")
     assert "__call__" not in vars(kind)
+
+
+WITHOUT_FILE = """
+from torch import Tensor, nn
+STATE = [0]
+
+class Asked(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 3 if x.requires_grad else x + 1
+
+class Counted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        STATE[0] += 1
+        return x * STATE[0]
+
+class One(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if x.shape[0] == 1 else x + 1
+"""
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_code_without_a_file_is_the_users(capture: str) -> None:
+    """Models of `exec`, `python -c` and a console: questions and decisions on sizes are guarded, and state is named."""
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec(WITHOUT_FILE, space)
+    _check_refused(space["Asked"]().eval(), lambda: torch.ones(3, requires_grad=True), capture)
+    with pytest.warns(torch_ir.CaptureWarning, match="'STATE'"):
+        torch_ir.extract_ir(space["Counted"]().eval(), (torch.ones(3),), strict=False, capture=capture)
+    if capture == "record":
+        return
+    rows = torch.export.Dim("rows", max=64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ir = torch_ir.extract_ir(space["One"](), (torch.ones(3),), strict=False, dynamic_shapes=({0: rows},))
+    assert ir.constraints == ["rows != 1"]

@@ -15,7 +15,7 @@ from torch import fx, nn
 from torch.export import Dim
 
 from torch_ir.capture.instrument import intercepted
-from torch_ir.capture.program.provenance import is_users
+from torch_ir.capture.program.provenance import is_users_code
 from torch_ir.errors import Cause, ExportError, ExpressionError
 from torch_ir.ir import IR, Slot, Symbol, TensorMeta, evaluate
 from torch_ir.ir.sizes.expressions import names_in
@@ -50,7 +50,7 @@ def recorded_decisions(dynamic_shapes: Any) -> Iterator[list[sympy.Basic]]:
         frame = sys._getframe(2)  # of the caller of the patched method
         if frame.f_code.co_filename == torch.__file__ and frame.f_back is not None:  # `if n:` asks `n != 0`
             frame = frame.f_back
-        if is_users(frame.f_code.co_filename):
+        if is_users_code(frame.f_code):
             made.append(condition.node.expr if outcome else sympy.Not(condition.node.expr))
         return outcome
 

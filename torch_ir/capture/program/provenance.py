@@ -28,6 +28,7 @@ _INSIDE = (
     "torch/",
 )
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_GENERATED = ("<frozen ", "<eval_with_key>", "<attrs ", "<__")  # names of code without a file that is not the user's
 
 
 def origin_of(meta: dict[str, Any]) -> Origin:
@@ -106,6 +107,25 @@ def is_users(file: str) -> bool:
     """Whether a source file is neither torch's nor ours, of the standard library nor generated."""
     is_standard = file.startswith(_STANDARD_LIBRARY) and "-packages" not in file  # site-packages may be in its folder
     return not is_standard and not file.startswith(("<", *_INSIDE))
+
+
+def is_users_code(code: CodeType) -> bool:
+    """Whether code is the user's, also without a file: that of `python -c`, of a console and of `exec`.
+
+    Methods that libraries generate, such as those of data classes, have no file either.
+    """
+    file = code.co_filename
+    if not file.startswith("<"):
+        return is_users(file)
+    is_generated = code.co_name == "__new__" or getattr(code, "co_qualname", "").startswith("__create_fn__")
+    return not is_generated and not file.startswith(_GENERATED)
+
+
+def code_line(code: CodeType, line: int) -> str:
+    """Return the line of code, `<string>:12` if it has no file; an empty string if it is not the user's."""
+    if not is_users_code(code):
+        return ""
+    return source_line(code.co_filename, line) or f"{code.co_filename}:{line}"
 
 
 def is_users_module(name: str) -> bool:

@@ -26,7 +26,7 @@ from torch_ir.capture.export.untraceable import refuse_scripted
 from torch_ir.capture.instrument import capturing, intercepted, without_libraries
 from torch_ir.capture.program.no_op_copies import no_op_copies, torch_version
 from torch_ir.capture.program.program_to_ir import convert_exported_program
-from torch_ir.capture.program.provenance import is_users
+from torch_ir.capture.program.provenance import is_users_code
 from torch_ir.capture.quiet import quiet
 from torch_ir.capture.record.opaque import name_placeholders
 from torch_ir.capture.record.placeholders import (
@@ -93,7 +93,7 @@ class _Gradients:
 
     def switch(self, original: Callable[[bool], None], is_on: bool) -> None:
         original(is_on)
-        self.are_used |= is_on and is_users(_region(sys._getframe(2)).co_filename)
+        self.are_used |= is_on and is_users_code(_region(sys._getframe(2)))
 
 
 def _region(frame: FrameType) -> CodeType:

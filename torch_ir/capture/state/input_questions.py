@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from torch_ir import _version
 from torch_ir.capture.instrument import Handler, all_intercepted, set_attribute
-from torch_ir.capture.program.provenance import source_line
+from torch_ir.capture.program.provenance import code_line
 from torch_ir.capture.state.reached_code import functions_of
 from torch_ir.capture.state.tensor_memory import GET_DATA, SET_DATA, data_of, is_asked_by_a_model
 from torch_ir.capture.walk import modules
@@ -249,11 +249,11 @@ def guard_by_code(model: nn.Module, ir: IR, call: Any) -> None:
     for code in codes:
         names = [name for name in ATTRIBUTES if name in code.co_names]
         names += [IS_PARAMETER] * ("isinstance" in code.co_names and "Parameter" in code.co_names)
-        guard_inputs(ir, questions_of_all(call, names, source_line(code.co_filename, code.co_firstlineno)))
+        guard_inputs(ir, questions_of_all(call, names, code_line(code, code.co_firstlineno)))
 
 
 def _asking_line(frame: FrameType | None) -> str:
     """Return the line that asks, below modes and recorders, if it is the user's; else an empty string."""
     while frame is not None and (frame.f_code.co_name in _BETWEEN or frame.f_code.co_filename.startswith(_OURS)):
         frame = frame.f_back
-    return "" if frame is None else source_line(frame.f_code.co_filename, frame.f_lineno)
+    return "" if frame is None else code_line(frame.f_code, frame.f_lineno)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from torch_ir.capture.program.provenance import is_users, is_users_module
+from torch_ir.capture.program.provenance import is_users_code, is_users_module
 from torch_ir.capture.state.held_contents import (
     BUILT_IN,
     PLAIN,
@@ -292,7 +292,7 @@ class PythonState:
                 self._see_function(function, ())
 
     def _see_function(self, function: FunctionType, path: _Path) -> None:
-        if not is_users(function.__code__.co_filename):
+        if not is_users_code(function.__code__):
             return
         for name, cell, content in cells_of(function):
             if type(content) in PLAIN and id(cell) not in self._seen:

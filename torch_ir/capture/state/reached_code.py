@@ -11,7 +11,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
-from torch_ir.capture.program.provenance import is_users, is_users_module
+from torch_ir.capture.program.provenance import is_users_code, is_users_module
 from torch_ir.ops.references import ABSENT, LRU_CACHE, cells_of
 
 _MOST = 200  # functions reached from one
@@ -70,7 +70,7 @@ def methods_of(kind: type, names: frozenset[str]) -> Iterator[FunctionType]:
         if is_users_module(base.__module__):
             for name, value in vars(base).items():
                 function = _function(value) if name in names or name in _IMPLICIT else None
-                if function is not None and is_users(function.__code__.co_filename):
+                if function is not None and is_users_code(function.__code__):
                     yield function
 
 
@@ -81,7 +81,7 @@ def reached(kind: type, start: FunctionType) -> Iterator[FunctionType]:
     while waiting and len(found) < _MOST:
         function = waiting.pop()
         code = function.__code__
-        if code in found or not is_users(code.co_filename):
+        if code in found or not is_users_code(code):
             continue
         found.add(code)
         yield function

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torch_ir.capture.program.provenance import is_users, user_line, users_frame
+from torch_ir.capture.program.provenance import is_users_code, user_line, users_frame
 from torch_ir.errors import Cause, ConversionError
 from torch_ir.ir import IR
 from torch_ir.ops.view_inverse import repeats_elements
@@ -48,8 +48,9 @@ def is_asked_by_a_model(frame: FrameType | None) -> bool:
     """Whether the caller, below other modes, is the user's code or a layer of torch, and not the tracer."""
     while frame is not None and frame.f_code.co_name == "__torch_function__":
         frame = frame.f_back
-    file = "" if frame is None else frame.f_code.co_filename
-    return is_users(file) or "/torch/nn/" in file.replace("\\", "/")
+    if frame is None:
+        return False
+    return is_users_code(frame.f_code) or "/torch/nn/" in frame.f_code.co_filename.replace("\\", "/")
 
 
 def refuse_set_memory(ir: IR) -> None:

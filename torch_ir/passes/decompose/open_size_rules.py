@@ -49,9 +49,9 @@ def decomposed_openly(
         return "its sizes vary, and torch decomposes it differently at different sizes"
     if any(isinstance(value, Expr) for value in values_in(node.attrs)):
         for point in edges:
-            body = _at_edge(node, point, device, at_one_size)
-            if body is not None and _structure(body) == _structure(bodies[0]):
-                points, bodies = (*points, point), [*bodies, body]
+            other = _at_edge(node, point, device, at_one_size)
+            if other is not None and _structure(other) == _structure(bodies[0]):
+                points, bodies = (*points, point), [*bodies, other]
     try:
         return _Merge(node, points).of(bodies)
     except ConversionError as error:
