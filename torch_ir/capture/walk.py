@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -62,4 +63,11 @@ def weights(model: nn.Module) -> Iterator[Weight]:
 
 def own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
     """Return the attributes of a module, without those that every module has."""
-    return [item for item in module.__dict__.items() if item[0] not in _MODULE_ATTRIBUTES]
+    attributes = module.__dict__
+    return [(name, attributes[name]) for name in without((*attributes,), _MODULE_ATTRIBUTES)]
+
+
+@lru_cache(maxsize=4096)
+def without(names: tuple[str, ...], others: frozenset[str]) -> tuple[str, ...]:
+    """Return names without some others; the modules of a class mostly have the same, so this is remembered."""
+    return tuple(name for name in names if name not in others)

@@ -139,6 +139,7 @@ def __getattr__(name: str) -> Any:
 schema_of: Callable[[OpOverload], torch.FunctionSchema] = attrgetter("_schema")  # 2.9 to 2.15
 plain_call: Callable[[OpOverload], Callable[..., Any]] = attrgetter("_op")  # `__call__` without a frame; 2.9 to 2.15
 storage_key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")  # address of the C++ object; 2.9 to 2.15
+operation_of: Callable[[OpOverload], Callable[..., Any]] = attrgetter("_op")  # what it runs; 2.9 to 2.15
 version_of: Callable[[torch.Tensor], int] = attrgetter("_version")  # counts writes to a tensor's memory; 2.9 to 2.15
 parameter_table: Callable[[nn.Module], dict[str, nn.Parameter | None]] = attrgetter("_parameters")  # 2.9 to 2.15
 buffer_table: Callable[[nn.Module], dict[str, torch.Tensor | None]] = attrgetter("_buffers")  # 2.9 to 2.15

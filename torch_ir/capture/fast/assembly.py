@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from torch_ir.capture.fast.call_tape import Step
-from torch_ir.capture.fast.rule_answers import Rule
 from torch_ir.capture.fast.shape_recorder import Recorder
 from torch_ir.capture.fast.shape_tensors import STALE, Form, Ghost, NotCoveredError, SizeCannotVaryError, form_of_input
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC, Size, live_size
@@ -253,37 +252,26 @@ class Assembly:
                 yield self._node(step, name)
 
     def _node(self, step: Step, name: str) -> OpNode:
-        rule = step.rule
+        rule, inputs, first, scope, line, function = step
         if rule.new_value is not None:
             name = self.names.left.free(functional_name(name))
-        place = (step.scope, step.line)
+        place = (scope, line)
         origin = self._origins.get(place)
         if origin is None:
-            origin = step.scope.origin(step.line) if step.scope else Origin(source=step.line)
-            self._origins[place] = origin
-        if step.function:
-            origin = origin._replace(function=step.function)
-        node = OpNode(
-            name,
-            rule.op_type,
-            [self.tensors[value] for value in step.inputs],
-            self._outputs(name, step),
-            self._attrs(rule),
-            args=rule.args,
-            origin=origin,
-        )
+            origin = self._origins[place] = scope.origin(line) if scope else Origin(source=line)
+        if function:
+            origin = origin._replace(function=function)
+        reads = map(self.tensors.__getitem__, inputs)
+        outputs = (self._tensor(name, first),) if rule.only_output is not None else self._outputs(name, step)
+        attrs = rule.attrs
+        if rule.copied:
+            attrs = {**attrs, **{key: self._value(attrs[key]) for key in rule.copied}}
+        node = OpNode(name, rule.op_type, reads, outputs, attrs, args=rule.args, origin=origin)
         if rule.new_value is not None and changes_elements(rule.func):
             self._writes.written[node] = node.inputs[0]
         return node
 
-    def _attrs(self, rule: Rule) -> Mapping[str, Any]:
-        if rule.has_sizes:
-            return {key: self._value(value) for key, value in rule.attrs.items()}
-        return {key: copy_value(value) for key, value in rule.attrs.items()} if rule.has_lists else rule.attrs
-
-    def _outputs(self, name: str, step: Step) -> list[TensorMeta]:
-        if step.rule.only_output is not None:
-            return [self._tensor(name, step.first)]
+    def _outputs(self, name: str, step: Step) -> Sequence[TensorMeta]:
         if step.rule.new_value is not None:
             self.tensors[step.first] = self._described(name, step.rule.new_value)
             return [self.tensors[step.first]]

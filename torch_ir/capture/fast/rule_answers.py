@@ -34,6 +34,7 @@ from torch_ir.ops.torch_internals import (
     enable_python_dispatcher,
     fake_mode,
     memory_key,
+    operation_of,
     pytree,
 )
 from torch_ir.ops.torch_types import to_name
@@ -48,6 +49,7 @@ _PLAIN = frozenset((int, str, type(None), torch.dtype, torch.device, torch.layou
 _TRUE, _FALSE = ("true",), ("false",)
 _MOST_KNOWN = 1 << 16  # rules; a model needs hundreds
 _CPU = torch.device("cpu")
+_default_dtype = torch.get_default_dtype  # the original, not its patch
 _ATTRIBUTES = (bool, int, float, complex, str, type(None))
 
 
@@ -94,14 +96,9 @@ class Rule:
         return may_draw(self.func)
 
     @cached_property
-    def has_lists(self) -> bool:
-        """Whether any attribute can be changed in place."""
-        return any(isinstance(value, list) for value in self.attrs.values())
-
-    @cached_property
-    def has_sizes(self) -> bool:
-        """Whether an attribute is or contains an open size."""
-        return any(map(_has_size, self.attrs.values()))
+    def copied(self) -> tuple[str, ...]:
+        """Return the attributes that each node has a copy of: lists, which can be changed in place, and open sizes."""
+        return tuple(name for name, value in self.attrs.items() if isinstance(value, list) or type(value) is Size)
 
     @cached_property
     def elements(self) -> list[int | None]:
@@ -121,6 +118,26 @@ class _Answer(NamedTuple):
 
 class UnknownTensorError(Exception):
     """A tensor that is not a ghost."""
+
+
+def key_of_call(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] | None, tensors: list[Ghost]) -> Key:
+    """Return the cache key of a call, and collect its tensors.
+
+    It begins with what the operator runs, which is hashed in C, and the default dtype.
+    """
+    parts = [operation_of(func), _default_dtype()]
+    for value in args:
+        kind = type(value)
+        if kind is Ghost:  # as in `key_of`, without a call for each argument
+            tensors.append(value)
+            parts.append(value.form)
+        elif kind in _PLAIN:
+            parts.append(value)
+        else:
+            parts.append(key_of(value, tensors))
+    if kwargs:
+        parts += [(name, key_of(value, tensors)) for name, value in kwargs.items()]
+    return tuple(parts)
 
 
 def key_of(value: Any, tensors: list[Ghost]) -> Any:
@@ -374,10 +391,6 @@ def _sort(name: str, value: Any, inputs: dict[str, int], attrs: dict[str, Any]) 
             _sort(f"{name}.{index}", item, inputs, attrs)
     else:
         attrs[name] = _attribute(value)
-
-
-def _has_size(value: Any) -> bool:
-    return any(map(_has_size, value)) if isinstance(value, list) else type(value) is Size
 
 
 def _has_place(value: Any) -> bool:

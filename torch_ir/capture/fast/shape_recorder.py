@@ -12,7 +12,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from torch_ir.capture.fast.call_tape import Step, Tape
-from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, key_of
+from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, key_of_call
 from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NotCoveredError
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC
 from torch_ir.capture.naming.gradient_places import GradientPlaces
@@ -27,10 +27,10 @@ from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, pytree, 
 if TYPE_CHECKING:
     from torch_ir.capture.fast.varying_sizes import OpenSizes
 
-# Called for every operator: the original functions, not their patches.
-_is_grad_enabled, _default_dtype = torch.is_grad_enabled, torch.get_default_dtype
+_is_grad_enabled = torch.is_grad_enabled  # the original, not its patch
 _DEPTH = 2  # frames from `_write` to the nearest possible caller of an operator
 _known_rules = Inference.known
+_new_tuple = tuple.__new__  # of a NamedTuple: its own constructor is a function in Python
 _INDEX = torch.Tensor.__getitem__
 _MOST_KNOWN = 1 << 20  # elements of a literal in a training step, such as positions, on whose values Python branches
 _FACTORIES = frozenset(getattr(torch.ops.aten, name) for name in ("arange", "full", "ones", "zeros"))
@@ -105,12 +105,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             func = _LIFT_COPY
         tensors: list[Ghost] = []
         try:
-            key = (func, _default_dtype(), *[key_of(value, tensors) for value in args])
-            if kwargs:
-                key += tuple([(name, key_of(value, tensors)) for name, value in kwargs.items()])
+            key = key_of_call(func, args, kwargs, tensors)
         except UnknownTensorError:
             return self._with_constants(func, args, kwargs or {})
-        if not self.literals and tensors:  # the common case: only the rule counts
+        if tensors and not self.literals and self._gradients is None:  # the common case: only the rule counts
             rule = _known_rules.get(key)
             if rule is not None and not rule.is_question:
                 return self._write(rule, tensors)
@@ -119,7 +117,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
     def _called(
         self, key: Key, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[Ghost]
     ) -> Any:
-        known = self.literals.result(func, args, kwargs, tensors) if self.literals or not tensors else None
+        may_be_known = not tensors or self.literals or self.literals.uniform
+        known = self.literals.result(func, args, kwargs, tensors) if may_be_known else None
         if known is not None and torch.Tag.data_dependent_output in func.tags:
             return known
         rule = _known_rules.get(key) or self._inference.rule(key, func, args, kwargs)
@@ -128,7 +127,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         if self.with_gradients and func in _UNIFORM:
             self.literals.uniform.add(len(self.tape.forms))
         if known is None:  # the result is not a local: this frame may outlive the call, and torch copies shared results
-            if rule.new_value is not None and self.literals:
+            if rule.new_value is not None:
                 self._forget_literals(tensors[rule.order[0]])
             return self._write(rule, tensors)
         result = self._write(rule, tensors)
@@ -147,36 +146,37 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         if rule.assertion is not None:
             self._write(rule.assertion, tensors[:1])
         tape = self.tape
-        run = tape.run
+        run, forms, memory = tape.run, tape.forms, tape.memory
         values: list[int] = []
         for tensor in tensors:
             if tensor.run is not run:
                 raise NotCoveredError(f"{rule.func} is called on {STALE}")
             values.append(tensor.value)
         inputs = values if rule.is_in_order else [values[place] for place in rule.order]
-        first = len(tape.forms)
+        first = len(forms)
         function = self._functions.calls.running if self._functions is not None else ""
         scope, line = self.modules.scope, self._lines.here(_DEPTH)
         if self._gradients is not None:
             scope, line = self._gradients.place(scope, line)
             if rule.is_random:
                 self.generator.drawn()
-        tape.steps.append(Step(rule, inputs, first, scope, line, function))
-        if rule.only_output is not None:  # the common case
-            form, view_of = rule.only_output.form, rule.only_output.view_of
-            tape.forms.append(form)
-            tape.memory.append(first if view_of is None else tape.memory[values[view_of]])
+        tape.steps.append(_new_tuple(Step, (rule, inputs, first, scope, line, function)))
+        output = rule.only_output
+        if output is not None:  # the common case
+            form, view_of = output.form, output.view_of
+            forms.append(form)
+            memory.append(first if view_of is None else memory[values[view_of]])
             return form.ghost(first, run)
         if rule.new_value is not None:
-            self._writes[tape.memory[values[rule.order[0]]]] += 1
+            self._writes[memory[values[rule.order[0]]]] += 1
         made: list[Ghost | None] = []
         for output in rule.outputs:
             if output is None:
                 made.append(None)
                 continue
-            value = len(tape.forms)
-            tape.forms.append(output.form)
-            tape.memory.append(value if output.view_of is None else tape.memory[values[output.view_of]])
+            value = len(forms)
+            forms.append(output.form)
+            memory.append(value if output.view_of is None else memory[values[output.view_of]])
             if output.same_as is None:
                 made.append(output.form.ghost(value, run))
             else:
@@ -192,8 +192,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         words = {name: self.known(value) for name, value in kwargs.items()}
         tensors: list[Ghost] = []
         try:
-            key = (func, _default_dtype(), *[key_of(value, tensors) for value in given])
-            key += tuple([(name, key_of(value, tensors)) for name, value in words.items()])
+            key = key_of_call(func, given, words, tensors)
         except UnknownTensorError:
             raise NotCoveredError(f"{func} is called on a tensor that no recorded operator made") from None
         if func is not _LIFT_COPY:
@@ -252,9 +251,6 @@ class Literals(dict[int, torch.Tensor]):
         super().__init__()
         self._most = most
         self.uniform: set[int] = set()  # draws from [0, 1)
-
-    def __bool__(self) -> bool:
-        return len(self) > 0 or bool(self.uniform)
 
     @property
     def has_factories(self) -> bool:

@@ -22,7 +22,6 @@ from torch_ir.ops.torch_internals import (
 )
 from torch_ir.ops.torch_types import dtype_name
 
-_WITHOUT_STORAGE = {"storage_size": 0}  # otherwise torch computes it from the sizes
 _CPU = torch.device("cpu")
 STALE = "a tensor that was kept from an earlier capture and has no values; do not keep what forward computes"
 
@@ -95,31 +94,33 @@ class Form:
             expected *= size
         return None
 
+    @cached_property
+    def _facts(self) -> tuple[Any, ...]:
+        """Return the arguments that make a tensor of this form; torch computes strides in row-major order faster."""
+        strides = [1]
+        for size in reversed(self.shape[1:]):
+            strides.insert(0, strides[0] * max(size, 1))
+        is_default = not self.offset and self.stride == tuple(strides[: len(self.shape)])
+        layout = (None, None) if is_default else (self.stride, self.offset)
+        return (Ghost, self.shape, *layout, None, self.dtype, torch.strided, self.device)
+
     def ghost(self, value: int, run: Run, requires_grad: bool = False) -> Ghost:
         """Return a tensor of this form for a value on the tape."""
-        shape: Any = self.shape
-        stride: Any = self.stride
-        offset = self.offset
-        if self.is_open:
-            shape, stride, (offset,) = map(run.sizes.numbers, (shape, stride, (offset,)))
-        made: Ghost = make_wrapper_subclass(
-            Ghost,
-            shape,
-            stride,
-            offset,
-            None,
-            self.dtype,
-            torch.strided,
-            self.device,
-            False,
-            requires_grad,
-            **_WITHOUT_STORAGE if self.is_open else {},
-        )
+        made: Ghost
+        if self.is_open:  # torch would compute the size of the memory from numbers
+            made = make_wrapper_subclass(*self._open_facts(run), False, requires_grad, storage_size=0)
+        else:
+            made = make_wrapper_subclass(*self._facts, False, requires_grad)
         forbid_data_pointer(made)  # reading its address must raise, not return 0
         made.form = self
         made.value = value
         made.run = run
         return made
+
+    def _open_facts(self, run: Run) -> tuple[Any, ...]:
+        """Return the same with the numbers of a run in place of open sizes."""
+        shape, stride, (offset,) = map(run.sizes.numbers, (self.shape, self.stride, (self.offset,)))
+        return (Ghost, shape, stride, offset, None, self.dtype, torch.strided, self.device)
 
     def fake(self) -> torch.Tensor:
         """Return a meta tensor of this form, for shape rules."""

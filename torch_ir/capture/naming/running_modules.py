@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
@@ -55,7 +54,7 @@ class ModuleCalls:
 
     def __init__(self, model: nn.Module) -> None:
         self.scope: Scope | None = None
-        self._calls: Counter[str] = Counter()
+        self._calls: dict[str, int] = {}
         self._paths: dict[nn.Module, list[str]] = {}
         for path, module in walk(model):
             self._paths.setdefault(module, []).append(path)
@@ -83,8 +82,8 @@ class ModuleCalls:
         if paths is None:  # created in forward, so it has no path
             return outside
         path = paths[0] if self._accesses is None else self._path(self._accesses, module, outside)
-        number = self._calls[path]
-        self._calls[path] += 1
+        number = self._calls.get(path, 0)
+        self._calls[path] = number + 1
         return Scope(path, number, class_name(type(module)), outside)
 
     def _path(self, accesses: ModuleAccesses, module: nn.Module, outside: Scope | None) -> str:

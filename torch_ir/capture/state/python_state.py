@@ -36,7 +36,7 @@ from torch_ir.capture.state.held_contents import (
     is_same,
 )
 from torch_ir.capture.state.reached_code import functions_from, functions_of, methods_of, names_in, reached, uses_of
-from torch_ir.capture.walk import walk
+from torch_ir.capture.walk import walk, without
 from torch_ir.ops.references import ABSENT, CONTAINERS, TABLES, attribute_tables, cells_of, held_by
 from torch_ir.ops.torch_internals import MODULE_TABLES, buffer_table, parameter_table
 
@@ -90,7 +90,7 @@ class PythonState:
     def __init__(self, model: nn.Module) -> None:
         self._seen: set[int] = set()
         self._tables: list[Table] = []
-        self._empty: list[Any] = []  # empty dicts of modules; most stay empty
+        self._empty: list[Any] = []  # empty dicts and sets of modules; most stay empty
         self._contents: list[_Held] = []
         self._globals: list[tuple[_Path, Any, Any, Any]] = []
         self._slots: set[int] = set()  # tables of weights, where assigning a tensor of equal type is not a change
@@ -147,26 +147,31 @@ class PythonState:
 
     def changed(self) -> Changed:
         """Compare the snapshot with the present state."""
+        tables = [entry for entry in self._tables if not is_same(entry[1], entry[2])]
+        tables += [entry for entry in self._attributes if (entry[1] or entry[2]) and not is_same(entry[1], entry[2])]
+        contents = [entry for entry in self._contents if not has_content(entry[1], entry[2])]
+        for path, holder in self._filled() if any(self._empty) else ():
+            if type(holder) is set:
+                contents.append((path, holder, set()))
+            else:
+                tables.append((path, holder, {}))
         return Changed(
-            self._changed_tables(),
-            [entry for entry in self._contents if not has_content(*entry[1:])],
+            tables,
+            contents,
             [entry for entry in self._globals if entry[1].get(entry[2], ABSENT) is not entry[3]],
-            [entry for entry in self._namespaces if not is_same(*entry[1:])],
+            [entry for entry in self._namespaces if not is_same(entry[1], entry[2])],
             [entry for entry in self._classes if not is_same(vars(entry[0]), entry[1])],
             [entry for entry in self._flags if not _has_flag(*entry[1:])],
         )
 
-    def _changed_tables(self) -> list[Table]:
-        changed = [entry for entry in self._tables if not is_same(*entry[1:])]
-        changed += [entry for entry in self._attributes if (entry[1] or entry[2]) and not is_same(*entry[1:])]
-        if any(self._empty):
-            filled = {id(table) for table in self._empty if table}
-            for where, _, attributes in self._tables:
-                for name, table in attributes.items():
-                    if id(table) in filled:
-                        filled.discard(id(table))
-                        changed.append((where if name in _REGISTERED else (*where, name), table, {}))
-        return changed
+    def _filled(self) -> Iterator[tuple[_Path, Any]]:
+        """Yield the dicts and sets of modules that were empty and are not now."""
+        filled = {id(holder) for holder in self._empty if holder}
+        for where, _, attributes in self._tables:
+            for name, holder in attributes.items():
+                if id(holder) in filled:
+                    filled.discard(id(holder))
+                    yield (where if name in _REGISTERED else (*where, name)), holder
 
     def restore(self, changed: Changed | None = None) -> None:
         changed = changed or self.changed()
@@ -203,14 +208,13 @@ class PythonState:
         passed = _REGISTERED if any(hooks) else _STANDARD
         if passed is _STANDARD:
             self._empty += hooks
-        for name, value in attributes.items():
-            if name in passed or type(value) in PLAIN:
-                continue
+        for name in without((*attributes,), passed):
+            value = attributes[name]
             kind = type(value)
-            if kind in TABLES and not value:
+            if kind in PLAIN:
+                continue
+            if (kind in TABLES or kind is set) and not value:
                 self._empty.append(value)
-            elif kind is set and not value:
-                self._contents.append(((*where, name), value, set()))
             elif kind is tuple and PLAIN.issuperset(map(type, value)):
                 continue
             elif not isinstance(value, nn.Module):

@@ -153,6 +153,8 @@ class _Search:
 
     def _drop_unreachable(self) -> None:
         """Drop objects to which only new objects refer: searching all of the process would find no other holder."""
+        if not self._held:
+            return
         wanted = set(map(id, self._held))
         new = filter(self._is_new, gc.get_objects())
         known = Counter(filter(wanted.__contains__, map(id, itertools.chain.from_iterable(map(gc.get_referents, new)))))

@@ -39,24 +39,25 @@ _CLOSED: dict[type, Callable[[str], bool]] = {
 
 def check_calls(ir: IR, context: CheckContext) -> None:
     """Check operators and arguments; the names of nodes with an already checked signature are skipped."""
-    plain: dict[tuple[Any, ...], bool] = {}  # by signature: whether all attributes are plain
+    known: dict[tuple[Any, ...], list[str]] = {}  # by signature: the attributes that are not plain
     most = context.limits.list_length
     number = -1
     try:
         for number, node in enumerate(ir.nodes):  # noqa: B007  # used in the error handler
-            args, attrs = node._args, node.attrs
-            if args and len(args) != len(node.inputs):
-                message = f"{node!r:.200} has {len(node.inputs)} inputs, but {len(args)} argument names"
+            args, attrs, count = node._args, node.attrs, len(node.inputs)
+            if args and len(args) != count:
+                message = f"{node!r:.200} has {count} inputs, but {len(args)} argument names"
                 raise GraphError(message, "$.args", rule="R7")
-            kinds = (*map(type, attrs.values()),)
-            if (signature := (node.op_type, args or len(node.inputs), *attrs, *kinds)) not in plain:
-                if len(node.inputs) > most:
-                    raise too_long(node, "inputs", len(node.inputs), most)
+            signature = (node.op_type, args or count, *attrs, *map(type, attrs.values()))
+            others = known.get(signature)
+            if others is None:
+                if count > most:
+                    raise too_long(node, "inputs", count, most)
                 _check_names(node, context.limits.name_length)
-                plain[signature] = PLAIN.issuperset(kinds)
-            for name, value in () if plain[signature] else attrs.items():
-                if type(value) not in PLAIN and not _is_simple(value, most):
-                    _Values(node, context, ir.functions).check(value, f"$.attrs.{name:.200}")
+                others = known[signature] = [name for name, value in attrs.items() if type(value) not in PLAIN]
+            for name in others:
+                if not _is_simple(attrs[name], most):
+                    _Values(node, context, ir.functions).check(attrs[name], f"$.attrs.{name:.200}")
             if "function" in attrs and node.is_call:
                 _check_function_call(node, ir.functions[attrs["function"]])
     except GraphError as error:

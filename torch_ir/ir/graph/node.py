@@ -91,7 +91,8 @@ class OpNode:
         self._inputs = reads = tuple(inputs)
         self._wide: _WideInputs | None = None
         self._args = args = tuple(args)
-        self._check_arg_count(reads, args)
+        if args and len(args) != len(reads):
+            raise self._wrong_arg_count(reads, args)
         for tensor in reads:
             uses = tensor._uses
             uses[self] = uses.get(self, 0) + 1
@@ -150,14 +151,14 @@ class OpNode:
     def set_inputs(self, tensors: Iterable[TensorMeta], args: Iterable[str]) -> None:
         """Assign inputs together with their argument names."""
         tensors, args = tuple(tensors), tuple(args)
-        self._check_arg_count(tensors, args)
+        if args and len(args) != len(tensors):
+            raise self._wrong_arg_count(tensors, args)
         self.inputs = tensors
         self._args = args
 
-    def _check_arg_count(self, tensors: tuple[TensorMeta, ...], args: tuple[str, ...]) -> None:
-        if args and len(args) != len(tensors):
-            message = f"{self!r:.200} has {len(tensors)} inputs, but {len(args)} argument names"
-            raise GraphError(message, "$.args", rule="R7", node=self.name)
+    def _wrong_arg_count(self, tensors: tuple[TensorMeta, ...], args: tuple[str, ...]) -> GraphError:
+        message = f"{self!r:.200} has {len(tensors)} inputs, but {len(args)} argument names"
+        return GraphError(message, "$.args", rule="R7", node=self.name)
 
     @property
     def outputs(self) -> tuple[TensorMeta, ...]:
