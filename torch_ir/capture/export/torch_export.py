@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,7 +37,7 @@ from torch_ir.capture.state.ambient_notes import AmbientNotes, ambient_notes
 from torch_ir.capture.state.assigned_buffers import assignments_written, drop_memos
 from torch_ir.capture.state.input_questions import inputs_noted, questions_noted
 from torch_ir.capture.state.layout_questions import LAYOUT, layout_questions
-from torch_ir.capture.state.side_effects import constants_kept, drop_failed_calls, left_as_it_was
+from torch_ir.capture.state.side_effects import constants_kept, drop_failed_calls, left_as_it_was, while_running
 from torch_ir.capture.state.tensor_leaks import contained
 from torch_ir.capture.state.tensor_memory import refuse_set_memory
 from torch_ir.capture.state.weight_attributes import assigned_attributes_noted, refuse_attributes
@@ -98,24 +100,24 @@ def trace(
         if torch.get_default_device().type == "meta":  # literals in forward must keep their values
             stack.enter_context(torch.device("cpu"))
         # strict mode does not show what the model read; assume that it read strides
-        questions = nullcontext([definition(model) or type(model).__name__]) if in_strict_mode else layout_questions()
+        lines = [definition(model) or type(model).__name__] if in_strict_mode else []
         if not in_strict_mode:
             stack.enter_context(export_in_this_thread())
             stack.enter_context(held_weights_followed(model))
+            stack.enter_context(while_running(model, partial(_questions, lines)))
             stack.enter_context(inputs_noted(model))
             stack.enter_context(assignments_written(model))
             stack.enter_context(written_literals_forgotten())
         stack.enter_context(assigned_attributes_noted(model, in_strict_mode=in_strict_mode))
         # torch.export replaces modules that have several paths by copies, and changes to these are lost
         is_blind = in_strict_mode or len(walk(model)) > len(modules(model))
-        stack.enter_context(left_as_it_was(model, when_forward_ends=not in_strict_mode, is_blind=is_blind))
-        stack.enter_context(constants_kept(model))
+        state = stack.enter_context(left_as_it_was(model, when_forward_ends=not in_strict_mode, is_blind=is_blind))
+        stack.enter_context(constants_kept(state))
         stack.enter_context(arithmetic_named_apart(dynamic_shapes))
         args, keywords = _each_its_own(call, mode)
         try:
             copies = stack.enter_context(nullcontext() if in_strict_mode else no_op_copies(torch_version))
-            stack.enter_context(nullcontext() if in_strict_mode else questions_noted(data=True))
-            with torch.no_grad(), quiet(), recorded_decisions(dynamic_shapes) as decisions, questions as lines:
+            with torch.no_grad(), quiet(), recorded_decisions(dynamic_shapes) as decisions:
                 program = torch.export.export(
                     model, args, keywords, dynamic_shapes=dynamic_shapes, strict=in_strict_mode
                 )
@@ -131,6 +133,13 @@ def trace(
     drop_failed_calls(program.graph_module)
     drop_memos(program.graph_module)
     return program
+
+
+@contextmanager
+def _questions(lines: list[str]) -> Iterator[None]:
+    """Note what forward reads of its inputs, and the lines that read strides."""
+    with questions_noted(data=True), layout_questions(lines):
+        yield
 
 
 def _forget_gradients(program: ExportedProgram) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -16,9 +15,8 @@ from torch_ir.errors import Cause, ExportError, first_line
 from torch_ir.ops.guards import overridden
 from torch_ir.ops.torch_internals import buffer_table, parameter_table, pytree, script_type
 
-_NO_TENSOR = frozenset((type(None), bool, int, float, str, list, dict, set, tuple, OrderedDict, FunctionType))
-_COMMON = frozenset((nn.Parameter, torch.Tensor))
-_STRIDED = torch.strided
+_NO_TENSOR = frozenset((type(None), bool, int, float, str, list, dict, set, tuple, OrderedDict))
+_COMMON = (nn.Parameter, torch.Tensor)
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
@@ -38,8 +36,9 @@ def refuse_untraceable(model: nn.Module, inputs: Any) -> None:
     for path, leaf in pytree.tree_flatten_with_path(inputs)[0]:
         if isinstance(leaf, torch.Tensor):
             _refuse_tensor(f"input{pytree.keystr(path[1:])}", leaf)
-    for path, key, value in _held(model):
-        name = f"{path}.{key}" if path else key
+    for name, value in _held(model):
+        if type(value) in _COMMON and value.layout is torch.strided and not (value.is_quantized or value.is_nested):
+            continue
         if isinstance(value, torch.ScriptObject):
             kind = script_type(value).rpartition(".")[2]
             raise ExportError(
@@ -70,21 +69,17 @@ def refuse_scripted(model: nn.Module) -> None:
             )
 
 
-def _held(model: nn.Module) -> Iterator[tuple[str, str, Any]]:
-    """Yield the attributes of a model's modules that may be tensors, except plain ones: the path, name and value."""
-    is_scripted: dict[type, bool] = {}
+def _held(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a model's modules that may be tensors, with their paths."""
     for path, module in walk(model):
-        kind = type(module)
-        if kind not in is_scripted:
-            is_scripted[kind] = isinstance(module, torch.jit.ScriptModule)
-        if is_scripted[kind]:
+        if isinstance(module, torch.jit.ScriptModule):
             continue  # its attributes are TorchScript, too
-        for items in (parameter_table(module).items(), buffer_table(module).items(), own_attributes(module)):
+        tables = (parameter_table(module).items(), buffer_table(module).items(), own_attributes(module))
+        for items in tables:
             for name, value in items:
                 if type(value) in _NO_TENSOR:
                     continue
-                if type(value) not in _COMMON or value.layout is not _STRIDED or value.is_quantized or value.is_nested:
-                    yield path, name, value
+                yield f"{path}.{name}" if path else name, value
 
 
 def _refuse_tensor(name: str, tensor: torch.Tensor) -> None:

@@ -236,7 +236,7 @@ def _as_in_eager_mode() -> Iterator[list[str]]:
             stack.enter_context(context)
         if is_compiler_loaded():  # else there is no compiled code
             stack.enter_context(uncompiled())
-        yield stack.enter_context(layout_questions())
+        yield stack.enter_context(layout_questions([]))
 
 
 def _refused() -> AbstractContextManager[None]:

@@ -17,9 +17,8 @@ _QUESTIONS = ("is_contiguous", "stride")
 
 
 @contextmanager
-def layout_questions() -> Iterator[list[str]]:
-    """Yield a list of the user's lines that read strides or, first in the list, storage offsets."""
-    lines: list[str] = []
+def layout_questions(lines: list[str]) -> Iterator[list[str]]:
+    """Add the user's lines that read strides or, first in the list, storage offsets; yield the list."""
 
     def ask(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if line := calling_line(2):

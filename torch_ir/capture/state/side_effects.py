@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from torch_ir.capture.instrument import all_intercepted
+from torch_ir.capture.instrument import all_intercepted, intercepted
 from torch_ir.capture.state.python_state import Changed, PythonState
-from torch_ir.ops.torch_internals import OpOverload, schema_of, version_of
+from torch_ir.ops.torch_internals import DisableTorchFunction, OpOverload, schema_of, version_of
 
 
 class Observed:
@@ -29,7 +29,9 @@ _observed: ContextVar[Observed | None] = ContextVar("observed", default=None)
 
 
 @contextmanager
-def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False, is_blind: bool = False) -> Iterator[None]:
+def left_as_it_was(
+    model: nn.Module, *, when_forward_ends: bool = False, is_blind: bool = False
+) -> Iterator[PythonState]:
     """Restore the Python state that the model can reach afterwards; notify an observer of what was changed.
 
     With `when_forward_ends`, also notify it then, since torch.export restores some of the state itself. A blind capture
@@ -44,7 +46,11 @@ def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False, is_blin
             observed.names.update(dict.fromkeys(change.name for change in state.changes(changed)))
             observed.is_blind |= is_blind or bool(state.opaque or read)
 
-    hooks = [model.register_forward_hook(lambda *_: note(state.changed()))] if when_forward_ends else []
+    def note_end(*_: Any) -> None:
+        with DisableTorchFunction():  # the modes of a tracer, which would see every attribute of every weight
+            note(state.changed())
+
+    hooks = [model.register_forward_hook(note_end)] if when_forward_ends else []
     state = PythonState(model)
 
     def call(name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -54,13 +60,39 @@ def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False, is_blin
     try:
         # named in much code that forward may reach, and rarely called
         with all_intercepted({(builtins, name): partial(call, name) for name in state.reading}):
-            yield
+            yield state
     finally:
         changed = state.changed()
         note(changed)
         state.restore(changed)
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def while_running(model: nn.Module, context: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+    """Enter a context while this thread calls a model, and not for what a tracer does before and afterwards.
+
+    Only the class of the model is patched: a patch of `nn.Module` would be in the stack trace of every node, once for
+    each module around it. A `__call__` that the class inherits is looked up in each call, as tracers patch it, too.
+    """
+    kind, is_running = type(model), False
+    has_own = "__call__" in vars(kind)
+
+    def call(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        nonlocal is_running
+        run = partial(original, module) if has_own else super(kind, module).__call__
+        if module is not model or is_running:  # another module of this class, or forward calls itself
+            return run(*args, **kwargs)
+        is_running = True
+        try:
+            with context():
+                return run(*args, **kwargs)
+        finally:
+            is_running = False
+
+    with intercepted(kind, "__call__", call):
+        yield
 
 
 def note_change(name: str) -> None:
@@ -81,9 +113,9 @@ def observed_changes() -> Iterator[Observed]:
 
 
 @contextmanager
-def constants_kept(model: nn.Module) -> Iterator[None]:
+def constants_kept(state: PythonState) -> Iterator[None]:
     """Restore the values of real tensors other than weights: torch.export writes to them before it refuses to."""
-    tensors = [tensor for _, tensor in PythonState(model).tensors if not tensor.is_meta and _is_plain(tensor)]
+    tensors = [tensor for _, tensor in state.tensors if not tensor.is_meta and _is_plain(tensor)]
     before = [(tensor, version_of(tensor), tensor.detach().clone()) for tensor in tensors]
     try:
         yield
