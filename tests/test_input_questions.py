@@ -218,3 +218,33 @@ def test_an_attribute_of_an_example_that_forward_reads_is_refused(capture: str) 
     vars(x)["scale"] = 3.0
     with pytest.raises(ExportError, match="'scale', a Python attribute of an input"):
         _captured(Scaled().eval(), x, capture)
+
+
+class Prepared(Asking):
+    """A model whose own `__call__` replaces the data of its input before forward runs."""
+
+    def __call__(self, x: Tensor) -> Any:
+        return super().__call__(x.data)
+
+
+class Failing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise RuntimeError("not today")
+
+
+def test_a_call_of_the_models_class_is_part_of_the_model() -> None:
+    """`x.data` is followed in a `__call__` that the class defines, as in forward."""
+    model, x = Prepared(lambda x: x.dim() == 1).eval(), torch.arange(3.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ir = torch_ir.extract_ir(model, (x,), strict=False, capture="export")
+    assert torch.equal(torch_ir.IRExecutor(ir)(x), x * 3)
+
+
+@pytest.mark.parametrize("kind", [Asking, Failing])
+def test_the_class_of_the_model_is_not_changed_by_a_capture(kind: type[nn.Module]) -> None:
+    """The patch of its `__call__` is removed, also after an error in forward."""
+    model = kind(lambda x: x.dim() == 1) if kind is Asking else kind()
+    with suppress(TorchIRError):
+        torch_ir.extract_ir(model.eval(), (torch.ones(3),), strict=False, capture="export")
+    assert "__call__" not in vars(kind)

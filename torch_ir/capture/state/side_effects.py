@@ -81,7 +81,8 @@ def while_running(model: nn.Module, context: Callable[[], AbstractContextManager
 
     def call(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         nonlocal is_running
-        run = partial(original, module) if has_own else super(kind, module).__call__
+        inherited: Any = super(kind, module)
+        run = partial(original, module) if has_own else inherited.__call__
         if module is not model or is_running:  # another module of this class, or forward calls itself
             return run(*args, **kwargs)
         is_running = True
