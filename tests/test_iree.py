@@ -176,7 +176,9 @@ def test_what_depends_on_data_and_what_may_not_be() -> None:
         torch._check(size < 10)
         return torch.ones(size)
 
-    runs = compile(captured(module(forward), torch.tensor([1, 2])), backend="iree")
+    runs = compile(
+        captured(module(forward), torch.tensor([1, 2])), backend="iree", verify=False
+    )  # random inputs would break the assertion
     equal(runs(torch.tensor([3, 4])), torch.ones(7))
     with pytest.raises(ExecutionError, match="IREE cannot run the graph"):
         runs(torch.tensor([30, 4]))

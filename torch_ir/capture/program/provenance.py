@@ -29,6 +29,9 @@ _INSIDE = (
 )
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _GENERATED = ("<frozen ", "<eval_with_key>", "<attrs ", "<__")  # names of code without a file that is not the user's
+_MAKERS = ("__create_fn__", "___make_guard_fn")  # of data classes and Dynamo: the functions inside are generated
+_NAMELESS = ("guard",) if sys.version_info < (3, 11) else ()  # the same on Python 3.10, where code has no full name
+_GENERATED_NAMES = ("__new__", *_NAMELESS)
 
 
 def origin_of(meta: dict[str, Any]) -> Origin:
@@ -112,12 +115,12 @@ def is_users(file: str) -> bool:
 def is_users_code(code: CodeType) -> bool:
     """Whether code is the user's, also without a file: that of `python -c`, of a console and of `exec`.
 
-    Methods that libraries generate, such as those of data classes, have no file either.
+    What libraries generate, such as the methods of data classes and Dynamo's guards, has no file either.
     """
     file = code.co_filename
     if not file.startswith("<"):
         return is_users(file)
-    is_generated = code.co_name == "__new__" or getattr(code, "co_qualname", "").startswith("__create_fn__")
+    is_generated = code.co_name in _GENERATED_NAMES or getattr(code, "co_qualname", "").startswith(_MAKERS)
     return not is_generated and not file.startswith(_GENERATED)
 
 
