@@ -46,6 +46,7 @@ def number():
 
 ready = nn.Linear(4, 2)
 seven = 7
+pair = lambda: (ready, ready.weight)
 """
 
 
@@ -201,6 +202,7 @@ def test_an_instance_and_weights_from_a_file(here, capsys):
     [
         (["net.py:broken"], "building net.py:broken failed: ValueError: no such size (net.py:20)"),
         (["net.py:number"], "net.py:number did not return an nn.Module, but 3"),
+        (["net.py:pair"], "net.py:pair returned a tuple; return the model alone, and describe its inputs with --input"),
         (["net.py:seven"], "net.py:seven is neither a class, nor a function, nor a model, but 7"),
         (["net.py:Nett"], "net.py has no 'Nett'; did you mean 'Net'?"),
         (["nett.py:Net"], "no such file: nett.py"),

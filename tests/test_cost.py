@@ -31,6 +31,8 @@ SAMPLE = (
 )  # fmt: skip
 NOT_COUNTED = {"multi_input": "aten.bilinear.default"}  # torch's counter passes over it
 
+WITHOUT_FORMULA = {"fft": ("aten.fft_rfft.default", "aten.fft_irfft.default", "aten.fft_fft2.default")}
+
 
 def flops_of(model: nn.Module, *inputs: Any, **kwargs: Any) -> int:
     """FLOPs by torch's own counter, with every operator decomposed into counted ones."""
@@ -53,7 +55,7 @@ def check_model(name: str) -> None:
     extra = uncounted.flops if uncounted else 0
     assert total([costs.flops, product(-1, extra)]) == flops_of(model, *inputs, **kwargs)
     assert costs.flops == product(2, costs.macs)
-    assert costs.unknown == ()
+    assert costs.unknown == WITHOUT_FORMULA.get(name, ())
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -224,44 +226,6 @@ def test_sizes_that_the_data_decides_can_be_assumed() -> None:
     assert cost(ir, sizes={name: 3}).flops == 192
 
 
-@pytest.mark.parametrize(
-    ("sizes", "wanted"),
-    [
-        ((), 1),
-        ((2, 3), 6),
-        ((2, "n", 512), "1024*n"),
-        (("n", "m", "n"), "m*n*n"),
-        (("2*n + 1", 3), "6*n + 3"),
-        (("n - 1", "n + 1"), "n*n - 1"),
-        (("-n", 2), "-2*n"),
-        (("n // 2", 4), "4*(n // 2)"),
-        (("max(n, 2)", "n"), "(max(n, 2))*n"),
-        (("n", 0), 0),
-    ],
-)
-def test_products_are_multiplied_out(sizes: tuple[Any, ...], wanted: Any) -> None:
-    found = product(*sizes)
-    assert found == wanted
-    expected = 1
-    for size in sizes:
-        expected *= evaluate(size, {"n": 7, "m": 5})  # type: ignore[assignment]
-    assert evaluate(found, {"n": 7, "m": 5}) == expected
-
-
-def test_a_product_that_would_explode_is_left_as_it_is() -> None:
-    """Ten sizes to the power of ten would be 92,378 terms."""
-    one = " + ".join("abcdefghij")
-    found = product(*[one] * 10)
-    assert len(str(found)) < 20_000
-    assert evaluate(found, dict.fromkeys("abcdefghij", 1)) == 10**10
-
-
-def test_sums_gather_equal_terms() -> None:
-    assert total(["2*n", 3, "n*m", "n", 4]) == "m*n + 3*n + 7"
-    assert total(["n", "-n"]) == 0
-    assert total([]) == 0
-
-
 # -- bytes ------------------------------------------------------------------------------------------------------------
 
 
@@ -413,14 +377,3 @@ def test_no_torch_is_needed() -> None:
         "assert torch_ir.cost(mlp()).macs == 48; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
-def test_brackets_do_not_pile_up() -> None:
-    """An amount that is added to again and again has its brackets once."""
-    from torch_ir.analysis.shapes.size_polynomials import product, total
-
-    amount = total(["seq // 2", 1])
-    for _ in range(200):
-        amount = product(total([amount, -1, 1]), 1)
-    assert amount == "((seq // 2) + 1)"
-    assert product("seq // 2", "(seq // 2)") == "(seq // 2)*(seq // 2)"

@@ -4,6 +4,7 @@ import base64
 import copy
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from torch_ir import (
     extract_ir,
     meta_init,
 )
+from torch_ir.capture.build_on_meta import real_init
 from torch_ir.ir import Device
 from torch_ir.ops.tensor_data import from_tensor
 
@@ -293,6 +295,24 @@ def test_constants_of_every_kind(value: Tensor) -> None:
     ir = captured(module(lambda self, x: (self.value.clone(), x), value=value), X)
     got = IRExecutor(ir, {})(X)[0]
     assert from_tensor(got) == from_tensor(value)
+
+
+def test_meta_init_leaves_other_threads_alone() -> None:
+    """What another thread builds meanwhile has its weights."""
+    with meta_init(), ThreadPoolExecutor(1) as pool:
+        other = pool.submit(nn.Linear, 2, 2).result()
+        own = nn.Linear(2, 2)
+    assert (own.weight.device.type, other.weight.device.type) == ("meta", "cpu")
+
+
+@pytest.mark.parametrize("outer", [meta_init, lambda: torch.device("meta")])
+def test_real_init_builds_real_weights(outer: Callable[[], Any]) -> None:
+    """A part of the library that needs real weights has them, whatever the user's code has set around it."""
+    with outer():
+        with real_init():
+            real = nn.Linear(2, 2)
+        blank = nn.Linear(2, 2)
+    assert (real.weight.device.type, blank.weight.device.type) == ("cpu", "meta")
 
 
 def test_meta_init_keeps_ties() -> None:

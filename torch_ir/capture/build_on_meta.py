@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import mmap
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -25,14 +27,18 @@ _ALLOCATE = frozenset(
 # Calls that fill a tensor: on meta they do nothing, slowly.
 _FILL = frozenset((torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.zero_, torch.Tensor.fill_))
 
+_is_suspended: ContextVar[bool] = ContextVar("meta_init_is_suspended", default=False)
+
 
 class _MetaAllocations(TorchFunctionMode):
     """Moves uninitialised and random allocations to meta, and nothing else."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if _is_suspended.get():
+            return function(*args, **kwargs)
         if function in _FILL and args[0].is_meta:
             return args[0]
-        kwargs = dict(kwargs or {})
         if function in _ALLOCATE:
             kwargs["device"] = "meta"
             kwargs.pop("pin_memory", None)
@@ -54,12 +60,18 @@ def _untouched_zeros(like: torch.Tensor) -> torch.Tensor:
 
 
 class _MetaParameters:
-    """Moves computed parameters (`nn.Parameter(torch.ones(8))`) to meta; tied parameters stay tied."""
+    """Moves computed parameters (`nn.Parameter(torch.ones(8))`) to meta; tied parameters stay tied.
+
+    torch calls it for the modules of all threads; those that other threads build are left alone.
+    """
 
     def __init__(self) -> None:
+        self.thread = threading.get_ident()
         self.moved: Any = WeakTensorKeyDictionary()  # real parameter -> meta parameter
 
     def __call__(self, module: nn.Module, name: str, parameter: nn.Parameter | None) -> Any:
+        if self.thread != threading.get_ident() or _is_suspended.get():
+            return parameter
         if parameter is None or is_lazy(parameter) or parameter.is_meta:
             return parameter
         if parameter not in self.moved:
@@ -77,3 +89,14 @@ def meta_init() -> Iterator[None]:
     """
     with register_module_parameter_registration_hook(_MetaParameters()), _MetaAllocations():
         yield
+
+
+@contextmanager
+def real_init() -> Iterator[None]:
+    """Create tensors and parameters on the CPU, also inside `meta_init` or `with torch.device("meta")`."""
+    token = _is_suspended.set(True)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        _is_suspended.reset(token)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_ir.capture.build_on_meta import real_init
 from torch_ir.errors import first_line
 from torch_ir.llm.entry_points import DecoderOnly
 from torch_ir.llm.generation import Steps, compare_steps
@@ -36,7 +37,7 @@ def difference(model: Any, make_calls: Callable[[Any], DecoderOnly], form: str) 
 
 
 def _found(model: Any, make_calls: Callable[[Any], DecoderOnly]) -> str:
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with real_init(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings about tiny models
         torch.manual_seed(0)
         try:

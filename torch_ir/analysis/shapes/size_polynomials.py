@@ -12,12 +12,14 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from torch_ir.ir.json.json_fields import Dim
-from torch_ir.ir.sizes.expressions import SIGNS, Call, Number, evaluate, names_in, parse
+from torch_ir.ir.sizes.expressions import FUNCTIONS, SIGNS, Call, Number, evaluate, names_in, parse
 
 # A polynomial: maps the sorted factors of each term to its coefficient.
 Terms = dict[tuple[str, ...], int]
 _LONG = 1000  # characters; longer expressions are not cached
 _MOST_TERMS = 1000  # a longer product is not expanded
+_MOST_BRACKETS = 30  # of a call inside a sum, as the depth of an expression is limited
+_FACTORS = ("min", "max", "//", "%")  # of integers, these are integers
 
 
 def product(*sizes: Dim) -> Dim:
@@ -97,7 +99,7 @@ def _kept(text: str) -> Terms:
 
 
 def _parsed(text: str) -> Terms:
-    """Expand an expression of sums and products; any other is a single factor."""
+    """Expand an expression of sums and products; `min(a, b)`, `a // b` and the like become factors of them."""
     whole: Terms = {(_bracketed(text),): 1}
     stack: list[Terms] = []
     for step in parse(text):
@@ -106,8 +108,14 @@ def _parsed(text: str) -> Terms:
         elif type(step) is int:
             stack.append({(): step})
         elif isinstance(step, Call) and SIGNS[step.function] in ("+", "-", "*"):
-            sides = [stack.pop() for _ in range(step.arity)]
-            stack.append(_applied(SIGNS[step.function], sides[::-1]))
+            first = len(stack) - step.arity
+            stack[first:] = [_applied(SIGNS[step.function], stack[first:])]
+        elif isinstance(step, Call) and SIGNS[step.function] in _FACTORS:
+            first = len(stack) - step.arity
+            factor = _call(SIGNS[step.function], stack[first:])
+            if len(factor) > _LONG or factor.count("(") > _MOST_BRACKETS:
+                return whole
+            stack[first:] = [{(factor,): 1}]
         else:
             return whole
         if len(stack[-1]) > _MOST_TERMS:
@@ -123,6 +131,17 @@ def _bracketed(text: str) -> str:
         if not depth and at < len(text) - 1:
             return f"({text})"
     return text
+
+
+def _call(sign: str, sides: list[Terms]) -> str:
+    texts = [str(_text(side)) for side in sides]
+    if sign in FUNCTIONS:
+        return f"{sign}({', '.join(texts)})"
+    return f"({_operand(texts[0])} {sign} {_operand(texts[1])})"
+
+
+def _operand(text: str) -> str:
+    return text if text.isalnum() or text.isidentifier() else _bracketed(text)
 
 
 def _applied(sign: str, sides: list[Terms]) -> Terms:

@@ -87,6 +87,8 @@ def _build(factory: Any, text: str, settings: dict[str, Any]) -> nn.Module:
     if isinstance(factory, nn.Module) and settings:
         raise CommandError(f"{text}: this is already a model and takes no settings")
     model = factory if isinstance(factory, nn.Module) else call_factory(factory, text, settings)
+    if isinstance(model, tuple) and model and isinstance(model[0], nn.Module):
+        raise CommandError(f"{text} returned a tuple; return the model alone, and describe its inputs with --input")
     if not isinstance(model, nn.Module):
         raise CommandError(f"{text} did not return an nn.Module, but {model!r:.60}")
     return model.eval()
