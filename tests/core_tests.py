@@ -15,7 +15,7 @@ SUITES = {
     "files": ("files", "format", "json", "json_values", "protobuf", "parse"),
     "capture": (
         "extract", "extract_effects", "extract_interface", "fast_capture", "exactness_check", "one_naming",
-        "crosscheck", "ladder", "causes", "writes", "dynamic", "torch_internals", "own_shape_rules",
+        "crosscheck", "ladder", "causes", "writes", "dynamic", "open_sizes", "torch_internals", "own_shape_rules",
     ),
     "record": ("record", "record_decisions"),
     "run": ("executor", "executor_state", "weights"),
@@ -57,10 +57,6 @@ DIFFERENCES = (
         "a wrong dimension of `gather` on meta is an AssertionError of torch",
     ),
     Difference("test_writes.py::test_rule[mask]", ("2.15",), "`x[mask] = 0` is `masked_fill`, not `index_put`"),
-    Difference(
-        "test_dynamic.py::test_a_promise_that_torch_cannot_prove", ("2.15",),
-        "torch.export proves a condition that it could not prove before",
-    ),
     *(
         Difference(f"test_llm.py::{test}", ("5.5",), reason, "transformers")
         for test, reason in (

@@ -272,15 +272,22 @@ def test_a_decision_within_the_range_is_said() -> None:
 
 
 def attending(self: Any, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-    """One step of attention with a cache; torch cannot prove that its sizes are fine."""
+    """One step of attention with a cache; before 2.15, torch cannot prove that its sizes are fine."""
     keys = torch.cat([past, x], dim=2)
     wide = keys[:, :, None].expand(-1, -1, 2, -1, -1).reshape(keys.shape[0], 4, keys.shape[2], 8)
     return F.scaled_dot_product_attention(x.repeat(1, 2, 1, 1), wide, wide), keys
 
 
+def attending_by_parity(self: Any, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, with a condition that holds for every size and that no torch can prove."""
+    attended, keys = attending(self, x, past)
+    length = past.shape[2]
+    return attended if (length * length + length) % 2 == 0 else -attended, keys
+
+
 def test_a_promise_that_torch_cannot_prove() -> None:
     """A model that torch refuses is captured under the user's names; the unproved condition is a constraint."""
-    model = module(attending)
+    model = module(attending_by_parity)
     batch, past = Dim("batch", min=1, max=16), Dim("past", min=1, max=64)
     shapes = ({0: batch}, {0: batch, 2: past})
     inputs = (torch.randn(3, 2, 1, 8), torch.randn(3, 2, 5, 8))
@@ -289,6 +296,7 @@ def test_a_promise_that_torch_cannot_prove() -> None:
     ir = captured(model, *inputs, dynamic_shapes=shapes)
     assert [tensor.shape for tensor in ir.graph_inputs] == [("batch", 2, 1, 8), ("batch", 2, "past", 8)]
     assert {symbol.range for symbol in ir.symbols.values()} == {"1 <= batch <= 16", "1 <= past <= 64"}
+    assert "((past * (past + 1)) % 2) == 0" in ir.constraints
     for rows, length in ((1, 1), (2, 7), (5, 64)):
         assert agrees(ir, model, torch.randn(rows, 2, 1, 8), torch.randn(rows, 2, length, 8))
     with pytest.raises(ExecutionError, match="past = 65 is out of range: 1 <= past <= 64"):

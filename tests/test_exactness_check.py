@@ -16,13 +16,22 @@ from torch import nn
 
 from tests.command_line import ROOT
 from torch_ir import IR, CaptureWarning, extract_ir
+from torch_ir.capture.export import torch_export
 from torch_ir.capture.fast import exactness_check
 from torch_ir.capture.fast.assembly import Assembly
 from torch_ir.capture.fast.check_models import check_models
 from torch_ir.capture.fast.fast_recording import record_fast
 from torch_ir.ir.files.cache_folder import CachedTable
 from torch_ir.ops import tested_versions
-from torch_ir.ops.tested_versions import OLDEST_TORCH, OLDEST_TRANSFORMERS, TESTED_TORCH, is_tested, is_too_old
+from torch_ir.ops.tested_versions import (
+    OLDEST_TORCH,
+    OLDEST_TRANSFORMERS,
+    OPEN_SIZES_TORCH,
+    TESTED_TORCH,
+    is_tested,
+    is_tested_with_open_sizes,
+    is_too_old,
+)
 
 FILE = "fast-capture.json"
 X = torch.zeros(2, 4)
@@ -228,6 +237,7 @@ def test_the_list_of_versions_is_in_one_place() -> None:
     assert TESTED_TORCH[0] == OLDEST_TORCH
     rows = re.findall(r"^\| (\d+\.\d+)\.\d+", (ROOT / "docs" / "compatibility.md").read_text(), re.MULTILINE)
     assert set(TESTED_TORCH) <= set(rows)
+    assert set(OPEN_SIZES_TORCH) <= set(TESTED_TORCH)
 
 
 @pytest.mark.parametrize(
@@ -248,6 +258,28 @@ def test_the_list_of_versions_is_in_one_place() -> None:
 def test_versions(version: str, tested: bool, old: bool) -> None:
     """A nightly build of a tested version was not tested."""
     assert (is_tested(version), is_too_old(version)) == (tested, old)
+
+
+@pytest.mark.parametrize("version", [f"{minor}.0" for minor in OPEN_SIZES_TORCH])
+def test_versions_with_open_sizes(version: str) -> None:
+    assert is_tested_with_open_sizes(version)
+    assert is_tested_with_open_sizes(f"{version}+cu132")
+    assert not is_tested_with_open_sizes(f"{version}a0+git123")
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_dynamic_sizes_are_recorded_with_the_listed_versions(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another version, torch.export captures them, and no check is made."""
+    minor = ".".join(torch.__version__.split(".")[:2])
+    monkeypatch.setattr(tested_versions, "OPEN_SIZES_TORCH", (minor,) if listed else ())
+    monkeypatch.setattr(exactness_check, "is_exact", None)
+    exported: list[None] = []
+    export = torch_export.export_to_ir
+    monkeypatch.setattr(torch_export, "export_to_ir", lambda *call: (exported.append(None), export(*call))[1])
+    ir, warned = captured(dynamic_shapes=({0: torch.export.Dim("rows")},))
+    assert ir.graph_inputs[0].shape == ("rows", 4)
+    assert warned == []
+    assert bool(exported) != listed
 
 
 def test_an_old_torch_is_refused() -> None:

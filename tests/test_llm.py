@@ -14,7 +14,7 @@ from transformers import AutoConfig
 from transformers.cache_utils import LinearAttentionLayer
 
 from tests.architectures import Architecture, architectures
-from tests.language_models import NOT_CARRIED, carry, language_models
+from tests.language_models import NOT_CARRIED, OTHER_CONSTRAINTS, carry, compare, language_models
 from torch_ir import IR, ExecutionError, ExportError, GraphError, IRExecutor, extract_ir, meta_init
 from torch_ir.cli.dispatch import main
 from torch_ir.errors import MissingExtraError
@@ -136,6 +136,20 @@ def test_every_language_model(architecture: Architecture) -> None:
     """All of them do, but for those that are named."""
     reason = carry(architecture)
     assert bool(reason) == (architecture.name in NOT_CARRIED), reason
+
+
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_the_fast_graphs_are_torch_exports(name: str) -> None:
+    """With the default sizes, which vary, the file is byte-identical to that of torch.export."""
+    assert compare(BY_NAME[name]) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", language_models(), ids=lambda each: each.name)
+def test_every_fast_graph_is_torch_exports(architecture: Architecture) -> None:
+    """All files and refusals are the same, but for the constraints of those that are named."""
+    difference = compare(architecture)
+    assert bool(difference) == (architecture.name in OTHER_CONSTRAINTS), difference
 
 
 @pytest.mark.parametrize("name", [pytest.param("llama", marks=pytest.mark.slow), "gemma3_text", "t5"])

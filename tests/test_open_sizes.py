@@ -20,6 +20,7 @@ from torch_ir.capture.fast import size_environment, varying_sizes
 from torch_ir.capture.fast.fast_recording import record_fast
 from torch_ir.capture.fast.shape_tensors import NotCoveredError
 from torch_ir.ir import IR
+from torch_ir.ops import tested_versions
 
 BATCH, SEQ, PAST = Dim("batch"), Dim("seq", min=2, max=64), Dim("past", min=1, max=100)
 NAMED = {"x": {0: BATCH, 1: SEQ}}
@@ -216,7 +217,8 @@ def _outcome(ir: IR, x: torch.Tensor) -> Any:
         return str(error)
 
 
-def test_the_reason_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_reason_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tested_versions, "OPEN_SIZES_TORCH", tested_versions.TESTED_TORCH)
     with caplog.at_level(logging.INFO, "torch_ir.capture"):
         captured(Calls(FUNCTIONS["nonzero"]).eval(), (empty(3, 7, 8),), AUTO)
     assert "is not recorded fast: a size that depends on the data" in caplog.text
