@@ -29,7 +29,7 @@ def decomposed_openly(
     node: OpNode,
     device: str,
     points: Points,
-    edges: Points = (),
+    edges: Points,
     at_one_size: Callable[[OpNode, str], IR | str] = decomposed,
 ) -> IR | str:
     """Return a function body that computes the node at all sizes, or the reason why there is none.
