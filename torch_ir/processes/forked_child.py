@@ -39,14 +39,15 @@ class ForkedChild:
         requests.close()
         replies.close()
 
-    def poll(self, options: int = os.WNOHANG if CAN_FORK else 0) -> int | None:
+    def poll(self) -> int | None:
         """Return the exit status, or the negative number of the signal that ended it; None while it runs."""
-        if self._status is None:
-            ended, status, usage = os.wait4(self.process, options)
-            if ended:
-                self._status = os.waitstatus_to_exitcode(status)
-                self.peak_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        return self._status
+        return self._waited(os.WNOHANG)
+
+    def wait(self) -> int:
+        """Wait for its end; return its status."""
+        status = self._waited(0)
+        assert status is not None
+        return status
 
     def stop(self) -> None:
         """End it with SIGTERM, so that it may write its stack; kill it if it still runs after some seconds."""
@@ -63,25 +64,27 @@ class ForkedChild:
             os.kill(self.process, signal.SIGKILL)
         return self.wait()
 
-    def wait(self) -> int:
-        """Wait for its end; return its status."""
-        status = self.poll(0)
-        assert status is not None
-        return status
-
     def close(self) -> None:
         """Close this side of the pipes."""
         self.requests.close()
         self.replies.close()
+
+    def _waited(self, options: int) -> int | None:
+        if self._status is None:
+            ended, status, usage = os.wait4(self.process, options)
+            if ended:
+                self._status = os.waitstatus_to_exitcode(status)
+                self.peak_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return self._status
 
 
 def _run(run: Callable[[Connection, Connection], None], requests: Connection, replies: Connection) -> None:
     status = 1
     try:
         accept_signals()
-        nowhere = os.open(os.devnull, os.O_RDWR)
+        null = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
-            os.dup2(nowhere, stream)
+            os.dup2(null, stream)
         run(requests, replies)
         status = 0
     except SystemExit as error:

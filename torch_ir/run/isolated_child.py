@@ -33,9 +33,9 @@ def main(request_file: str, memory: str) -> None:
     """Run the request in a file with so many bytes of memory."""
     write_stack_at_end(2)
     reply = os.fdopen(os.dup(1), "wb")
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 0)
-    os.dup2(nowhere, 1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
     end_with_parent()
     _write(reply, {"ready": True})
     tempfile.tempdir = os.getcwd()  # Python would search for a folder by writing to it

@@ -4,7 +4,7 @@
     memory.peak, memory.at.node, memory.alive(memory.at)
 
 A tensor is alive from its producer to the last node that reads it or a view of it; outputs and mutated values are alive
-to the end. A view has no memory of its own: its base counts. Inputs, weights, and tensors computed once from weights
+to the end. A view has no separate memory: its base counts. Inputs, weights, and tensors computed once from weights
 are held by the caller and counted separately. This is what `IRExecutor` does; workspace memory of kernels is not
 included.
 """

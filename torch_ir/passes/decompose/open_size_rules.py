@@ -70,7 +70,7 @@ def _at_edge(
 
 
 def _at(node: OpNode, sizes: Mapping[str, int]) -> OpNode:
-    """Return a copy of a node, with tensors of its own, at these sizes."""
+    """Return a copy of a node, with its own tensors, at these sizes."""
     copies: dict[TensorMeta, TensorMeta] = {}
 
     def copied(tensor: TensorMeta) -> TensorMeta:
