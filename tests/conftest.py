@@ -120,7 +120,7 @@ def running_ranks(_started_ranks: dict[int, "LocalRanks"], _forked_python: None)
 
     def running(count: int) -> LocalRanks:
         found = _started_ranks.get(count)
-        if found is not None and any(process.poll() is not None for process in found._processes):
+        if found is not None and not all(server.is_alive for server in found._servers):
             found.close()
             found = None
         _started_ranks[count] = found or LocalRanks(count)

@@ -38,10 +38,10 @@ def test_broken_extras_are_rows(tmp_path):
     assert found["safetensors"] == (
         "broken", "OSError: libxyz.so.1: cannot open shared object file", "pip install 'torch-ir[safetensors]'"
     )  # fmt: skip
-    assert found["openvino"][:2] == ("broken", "its process ended with Segmentation fault")
+    assert found["openvino"][:2] == ("broken", "its process crashed with SIGSEGV: invalid memory access")
     assert found["onnx"] == ("missing", "a_part_that_is_not_there is not installed", "pip install 'torch-ir[onnx]'")
     assert found["draw"][:2] == ("broken", "no answer in 3 s")
-    assert found["timm"][:2] == ("broken", "its process ended with status 3")
+    assert found["timm"][:2] == ("broken", "its process exited with status 3 without a result")
 
 
 def test_a_core_that_does_not_work_fails(tmp_path):

@@ -8,9 +8,10 @@ from torch.utils.flop_counter import flop_registry
 
 from tests.architectures import NOT_CAPTURED, Architecture, architectures
 from tests.architectures.operators import operators_of, stored_operators
-from torch_ir.analysis.cost_model.flop_formulas import FORMULAS, base_name
+from torch_ir.analysis.cost_model.flop_formulas import FORMULAS
 from torch_ir.analysis.cost_model.traffic import SOMETIMES_VIEWS, VIEWS
 from torch_ir.analysis.cost_model.uncounted import is_uncounted
+from torch_ir.ir.graph.operator_sets import base_name
 
 # The docs name these: no formula counts their arithmetic.
 NOT_COUNTED = {"aten.cdist", "aten.fft_fftn", "aten.fft_irfft", "aten.fft_rfft"}

@@ -235,7 +235,7 @@ def test_failures_are_one_sentence(tmp_path, monkeypatch):
         render(mlp(), Path(__file__) / "x.svg")
     module = sys.modules[render_function.__module__]
     monkeypatch.setattr(module, "to_dot", lambda scene, legend: "digraph {")
-    with pytest.raises(DrawError, match="Graphviz could not draw"):
+    with pytest.raises(DrawError, match="cannot draw the graph: Graphviz exited with status 1"):
         render(mlp(), tmp_path / "x.svg")
     assert not (tmp_path / "x.svg").exists()
 

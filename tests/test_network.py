@@ -227,8 +227,8 @@ def test_local_ranks_listen_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", other)
     with LocalRanks(1) as ranks:
         end = time.monotonic() + 60
-        while not (found := _listening(ranks._processes[0].pid)) and time.monotonic() < end:
-            assert ranks._processes[0].poll() is None
+        while not (found := _listening(ranks._servers[0].process.pid)) and time.monotonic() < end:
+            assert ranks._servers[0].is_alive
             time.sleep(0.1)
     assert found
     assert all(address.startswith("0100007F:") for address in found)  # 127.0.0.1

@@ -183,10 +183,10 @@ def test_ranks_that_are_no_more() -> None:
         LocalRanks(0)
     unused = LocalRanks(2)
     unused.close()
-    assert [process.returncode for process in unused._processes] == [-signal.SIGKILL] * 2
+    assert [server.process.returncode for server in unused._servers] == [-signal.SIGKILL] * 2
     with LocalRanks(2) as ranks:
         run_pipeline(pipeline, [(IDS,)], model.state_dict(), ranks=ranks)
-        killer = threading.Timer(0.5, ranks._processes[1].kill)
+        killer = threading.Timer(0.5, ranks._servers[1].process.kill)
         killer.start()
         with pytest.raises(ExecutionError, match=r"rank [01]: "):
             run_pipeline(pipeline, [(IDS,)] * 20_000, model.state_dict(), ranks=ranks)

@@ -21,19 +21,20 @@ HOUSE = Path(torch_ir.__file__).parent
 ROOMS = {
     "errors": set(),
     "escaping": set(),
+    "processes": set(),
     "ir": {"errors"},
     "rewrite": {"errors", "ir"},
     "formats": {"errors", "ir"},
-    "draw": {"errors", "escaping", "ir"},
+    "draw": {"errors", "escaping", "ir", "processes"},
     "ops": {"errors", "ir"},
     "explorer": {"errors", "ir", "draw", "analysis"},
-    "capture": {"errors", "ir", "ops"},
-    "analysis": {"errors", "escaping", "ir", "ops"},
+    "capture": {"errors", "ir", "ops", "processes"},
+    "analysis": {"errors", "escaping", "ir", "ops", "processes"},
     "safety": {"errors", "ir", "ops", "analysis", "formats"},
-    "run": {"errors", "ir", "ops", "analysis"},
+    "run": {"errors", "ir", "ops", "processes", "analysis"},
     "targets": {"errors", "escaping", "ir", "ops", "rewrite", "analysis", "formats", "passes", "run"},
     "verify": {"errors", "ir", "ops", "run"},
-    "sharding": {"errors", "ir", "ops", "analysis", "run", "verify"},
+    "sharding": {"errors", "ir", "ops", "processes", "analysis", "run", "verify"},
     "pipeline": {"errors", "ir", "ops", "analysis", "run", "verify", "sharding"},
     "planning": {"errors", "ir", "ops", "analysis", "sharding", "pipeline"},
     "calibration": {"errors", "ir", "ops", "analysis", "capture", "run"},
@@ -45,7 +46,7 @@ ROOMS = {
     "backends": {"errors", "escaping", "ir", "ops", "rewrite", "analysis", "passes", "run", "targets"},
     "training": {"errors", "ir", "ops", "capture", "analysis"},
     "simulators": {"errors", "escaping", "ir", "analysis", "formats", "pipeline"},
-    "sweep": {"errors", "ir", "ops", "capture", "analysis", "passes", "run", "verify", "explorer"},
+    "sweep": {"errors", "ir", "ops", "processes", "capture", "analysis", "passes", "run", "verify", "explorer"},
 }
 # A notebook calls a method of the graph, which imports the drawing code lazily; a function that is given a model for a
 # graph captures it.
@@ -54,7 +55,7 @@ DOORS = {
     "__init__", "__main__", "_version", "analyzer", "converter", "executor", "exporter", "serializer", "verifier",
     "visualize", "weight_loader",
 }  # fmt: skip
-NEVER_TORCH = {"errors", "escaping", "ir", "rewrite", "formats", "draw", "explorer"}
+NEVER_TORCH = {"errors", "escaping", "processes", "ir", "rewrite", "formats", "draw", "explorer"}
 LATE_TORCH = {"cli", "targets", "__init__", "__main__", "_version"}
 LATE_FOLDERS = {"mlir", "onnx", "python", "stablehlo", "torch"}  # of targets: a function imports them when it is called
 MAX_LINES = 450
@@ -162,6 +163,18 @@ def test_nobody_imports_the_command_line() -> None:
         for found in imports_of(path)
         if found.module.startswith("torch_ir.cli")
     ] == []
+
+
+def test_one_room_starts_processes() -> None:
+    """So that signals, limits, the end with the parent and the words for a crash are the same for every child."""
+    starts = {"fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve", "popen", "Popen"}
+    wrong = []
+    for path in files():
+        if room_of(path) != "processes":
+            wrong += [f"{named(path)}:{found.line}" for found in imports_of(path) if found.module == "subprocess"]
+            nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+            wrong += [f"{named(path)}:{node.lineno}" for node in nodes if node.attr in starts]
+    assert wrong == []
 
 
 def test_torch_stays_out_where_it_must() -> None:

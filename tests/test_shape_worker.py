@@ -119,7 +119,9 @@ def test_a_rule_that_takes_too_long_is_stopped(worker: ShapeWorker, monkeypatch:
 def test_the_child_holds_no_file_of_this_process(worker: ShapeWorker, tmp_path: Path) -> None:
     with open(tmp_path / "open", "w"):
         worker.call_rule(find_operator("aten.cholesky.default"), SQUARE, {})
-        held = {os.readlink(f"/proc/{worker._process}/fd/{fd}") for fd in os.listdir(f"/proc/{worker._process}/fd")}
+        assert worker._child is not None
+        folder = f"/proc/{worker._child.process}/fd"
+        held = {os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder)}
     assert {name.partition(":")[0] for name in held} == {"/dev/null", "pipe"}
     assert sum(name.startswith("pipe") for name in held) == 2
 
@@ -140,9 +142,9 @@ def test_an_operator_without_answers_is_not_called_again(worker: ShapeWorker) ->
     operator: Any = find_operator(name)
     for _ in range(3):
         assert worker.call_rule(operator, tensors, attrs) == ""
-    assert worker._pipes is None
+    assert worker._child is None
     assert worker.call_rule(operator, tensors, attrs) == ""
-    assert worker._pipes is None, "it was called a fourth time"
+    assert worker._child is None, "it was called a fourth time"
     assert worker.call_rule(find_operator("aten.tril.default"), SQUARE, {"diagonal": 0}) == [((3, 3), "float32", None)]  # type: ignore[arg-type]
 
 

@@ -87,7 +87,8 @@ def test_an_interrupted_sweep_on_a_cluster_says_nothing(
 
 def test_doctor_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """After Ctrl-C, no further check begins, and those that run are ended: each would take a minute."""
-    monkeypatch.setattr("torch_ir.cli.machine.doctor._START", "import time; time.sleep(60)")
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr("torch_ir.processes.program.python_command", lambda *_: command)
     before = signal.signal(signal.SIGALRM, _interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     start = time.monotonic()
@@ -102,7 +103,7 @@ def test_a_signal_that_arrives_while_a_process_is_forked_is_not_lost() -> None:
     """Python calls functions of libraries around a fork, in which an exception is printed and forgotten."""
     code = """
 import os, signal
-from torch_ir.ops.process_end import accept_signals, signals_deferred
+from torch_ir.processes.forked_child import accept_signals, signals_deferred
 os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
 try:
     with signals_deferred():

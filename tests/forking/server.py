@@ -25,7 +25,7 @@ import torch
 
 from tests.forking import interpreter
 from torch_ir.ir.json.json_text import freeze_for_good
-from torch_ir.ops.process_end import end_with_parent
+from torch_ir.processes.process_end import end_with_parent
 
 _ENTRIES = {
     "torch-ir": "torch_ir.cli.dispatch", "pytorch-ir": "torch_ir.cli.dispatch", "page": "tests.documents",

@@ -42,7 +42,7 @@ class Watch:
             self._opened(*arguments)
         elif event == "compile" and not self._is_own(*arguments):
             self.acts.append(f"compiled {arguments[0]!r:.60}")
-        elif event == "os.fork" and _caller() == "torch_ir.analysis.shapes.shape_worker":
+        elif event == "os.fork" and _caller() == "torch_ir.processes.forked_child":
             return
         elif event.startswith(_ACTS) and event != "ctypes.string_at":  # how the bytes of a tensor are read
             self.acts.append(f"{event} {arguments!r:.80}")

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.analysis.cost_model.traffic import SOMETIMES_VIEWS, VIEWS
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.attr_types import values_in
+from torch_ir.ir.graph.operator_sets import base_name
 
 _FLOAT32 = (-(1 << 24), 1 << 24)  # all integers between these are float32 numbers
 _INT32 = (-(1 << 31), (1 << 31) - 1)

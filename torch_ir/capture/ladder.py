@@ -5,11 +5,8 @@ A step that may hang, crash or corrupt the process runs in a forked child, which
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import multiprocessing
-import os
-import signal
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -20,15 +17,15 @@ from typing import IO
 import torch
 
 from torch_ir.capture.diagnosis import in_brief
+from torch_ir.capture.instrument import exclusive
 from torch_ir.capture.program.provenance import user_line
-from torch_ir.capture.quiet import no_warning_of_threads
 from torch_ir.errors import CaptureWarning, Cause, ConversionError, ExportError, TorchIRError
 from torch_ir.ir import IR
-from torch_ir.ops.process_end import accept_signals, crash, end_with_parent, signals_deferred
+from torch_ir.processes.forked_child import CAN_FORK, ForkedChild
+from torch_ir.processes.process_end import end_with_parent, ending, write_stack_at_end
 
 TIME_LIMIT = 600.0
 _log = logging.getLogger("torch_ir.capture")  # the command line shows it as progress
-_GRACE = 1.0  # seconds for a stopped child to write its stack
 ANY_CAUSE = frozenset(Cause)
 _Failure = (ExportError, ConversionError)
 
@@ -72,33 +69,25 @@ def climb(steps: Sequence[Step], *, isolated: bool = False, time_limit: float = 
 
 
 def _can_fork() -> bool:
-    return "fork" in multiprocessing.get_all_start_methods() and not multiprocessing.current_process().daemon
+    return CAN_FORK and not multiprocessing.current_process().daemon
 
 
 def _in_child(step: Step, time_limit: float) -> IR:
     """Run a step in a forked child process."""
-    context = multiprocessing.get_context("fork")  # the child has the model without pickling
-    ours, theirs = context.Pipe(duplex=False)
-    with tempfile.TemporaryFile() as trace, ours:
-        child = context.Process(target=_answer, args=(step, theirs, trace), daemon=True)
-        with no_warning_of_threads(), signals_deferred():  # the child does not use threads
-            child.start()
-        theirs.close()
+    with tempfile.TemporaryFile() as trace:
+        with exclusive():  # no other thread is changing torch while this process is forked
+            child = ForkedChild(lambda _, replies: _answer(step, replies, trace))
         try:
-            if not ours.poll(time_limit):
-                child.terminate()
-                child.join(_GRACE)
+            if not child.replies.poll(time_limit):
+                child.stop()
                 end = f"took longer than {time_limit:g} s and was stopped; is there an endless loop?"
                 raise ExportError(f"cannot capture {step.model}: {_place(trace)}{step.name} {end}")
-            kind, text, cause, warned = ours.recv()
+            kind, text, cause, warned = child.replies.recv()
         except (EOFError, OSError):  # the child exited before it had sent everything
-            child.join()
-            status = child.exitcode or 0
-            end = f"{crash(status) or f'exited with status {status}'}; a call there does not work during a capture"
+            end = f"{ending(child.wait())}; a call there does not work during a capture"
             raise ExportError(f"cannot capture {step.model}: {_place(trace)}{step.name} {end}") from None
         finally:
-            child.kill()
-            child.join()
+            child.end()
     for warning in warned:
         warnings.warn(warning, CaptureWarning, stacklevel=4)
     if kind == "IR":
@@ -106,19 +95,13 @@ def _in_child(step: Step, time_limit: float) -> IR:
     raise ConversionError(text, cause=cause) if kind == "ConversionError" else ExportError(text, cause=cause)
 
 
-def _answer(step: Step, pipe: Connection, trace: IO[bytes]) -> None:
-    """Run in the child: send the IR as JSON, or the class, message and cause of the error; write the stack of a crash.
+def _answer(step: Step, replies: Connection, trace: IO[bytes]) -> None:
+    """Run in the child: send the IR as JSON, or the class, message and cause of the error.
 
-    On SIGTERM, write the stack and exit. A timer of faulthandler would deadlock on a lock of the parent's.
+    A crash or SIGTERM writes the stack to `trace`. What the model prints is lost: it would print in every step.
     """
     end_with_parent()  # a model in an endless loop would run for ever
-    faulthandler.enable(trace)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    faulthandler.register(signal.SIGTERM, file=trace, chain=True)
-    accept_signals()
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # a model would print again in every step, and the error describes a crash
-        os.dup2(nowhere, stream)
+    write_stack_at_end(trace)
     torch.set_num_threads(1)  # the parent's thread pool does not exist here
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
@@ -127,7 +110,7 @@ def _answer(step: Step, pipe: Connection, trace: IO[bytes]) -> None:
             answer = ("IR", step.capture().to_json(), Cause.UNKNOWN)
         except TorchIRError as error:
             answer = (type(error).__name__, str(error), error.cause)
-    pipe.send((*answer, [str(warning.message) for warning in caught]))
+    replies.send((*answer, [str(warning.message) for warning in caught]))
 
 
 def _place(trace: IO[bytes]) -> str:

@@ -86,15 +86,3 @@ def _ignored(message: Any) -> Iterator[None]:
     with undone(undo):
         filters.insert(0, entry)
         yield
-
-
-@contextmanager
-def no_warning_of_threads() -> Iterator[None]:
-    """Suppress the warnings of Python and of JAX about forking a process with several threads."""
-    outer = _here.held
-    with exclusive(), _ignored(_MessageHere(".*multi-?threaded.*")):
-        _here.held = outer or io.StringIO()
-        try:
-            yield
-        finally:
-            _here.held = outer

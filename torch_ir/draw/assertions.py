@@ -23,7 +23,7 @@ def checks_in(ir: IR) -> set[OpNode]:
     return found
 
 
-def without_checks(ir: IR, kept: Collection[str] = ()) -> tuple[IR, int]:
+def without_checks(ir: IR, kept: Collection[str]) -> tuple[IR, int]:
     """Return the graph without the nodes that only check, except those of these names, and how many were removed."""
     if not any(map(checks_in, ir.all_graphs())):
         return ir, 0

@@ -22,7 +22,7 @@ LEAST_LINE = 5  # nodes in a row from one source line that become one
 Parts = Mapping[str, tuple[OpNode, ...]]  # nodes inside each collapsed module, by its name
 
 
-def flattened(ir: IR, whole: Collection[str] = ()) -> IR:
+def flattened(ir: IR, whole: Collection[str]) -> IR:
     """Return a copy with calls inlined, except fused operators and the calls of these names."""
     copy = ir.clone()
     inline_all(copy, lambda call: not call.op_type.startswith(FUSED) and call.name not in whole)

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,8 @@ from pathlib import Path
 from torch_ir.errors import DrawError, MissingExtraError
 from torch_ir.escaping import in_html
 from torch_ir.ir.files.temporary_folders import TemporaryFolder, explained
+from torch_ir.processes.process_end import ending
+from torch_ir.processes.program import Program
 
 PATIENCE = 300  # seconds; Graphviz may take very long on thousands of boxes
 _FONT = Path(__file__).with_name("fonts") / "DejaVuSans.ttf"
@@ -34,16 +35,18 @@ def picture(dot: str, kind: str, patience: int = PATIENCE) -> bytes:
     with TemporaryFolder() as folder:
         with explained():
             environment = _with_font(folder)
+            (folder / "graph.dot").write_bytes(dot.encode())
+        with open(folder / "graph.dot", "rb") as stdin:
+            program = Program(command, stdin=stdin, environment=environment)
         try:
-            done = subprocess.run(command, input=dot.encode(), capture_output=True, timeout=patience, env=environment)
-        except subprocess.TimeoutExpired:
-            raise DrawError(
-                f"Graphviz did not finish in {patience} seconds; draw fewer nodes, or write .dot or .mmd"
-            ) from None
-    if done.returncode or not done.stdout:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"status {done.returncode}"]
-        raise DrawError(f"Graphviz could not draw the graph: {lines[-1]}")
-    return done.stdout
+            is_in_time = program.wait(patience)
+        finally:
+            status = program.end()
+    if not is_in_time:
+        raise DrawError(f"Graphviz did not finish in {patience} seconds; draw fewer nodes, or write .dot or .mmd")
+    if status or not program.stdout:
+        raise DrawError(f"cannot draw the graph: Graphviz {ending(status, stderr=program.stderr)}")
+    return bytes(program.stdout)
 
 
 def with_tips(svg: bytes, tips: Mapping[str, str]) -> bytes:

@@ -18,7 +18,7 @@ STOPS = ("#fdf6d3", "#fed395", "#fca168", "#f0705d", "#cb4a72", "#96337f", "#652
 DARK, BRIGHT = "#000000", "#ffffff"  # one of them has enough contrast on any colour
 
 
-def heated(scene: Scene, heat: Mapping[str, float], unit: str = "") -> Scene:
+def heated(scene: Scene, heat: Mapping[str, float], unit: str) -> Scene:
     """Return the scene with boxes coloured by the sum of the numbers of their nodes."""
     wrong = next((name for name, number in heat.items() if not 0 <= number < math.inf), None)
     if wrong is not None:

@@ -62,7 +62,7 @@ def weights_text(tensors: Iterable[TensorMeta]) -> str:
     return parameters_text(parameters) if parameters else ""
 
 
-def facts_of(node: OpNode, inside: Sequence[OpNode] = ()) -> str:
+def facts_of(node: OpNode, inside: Sequence[OpNode]) -> str:
     """Describe a node, one fact per line: operator, module, source line, inputs and outputs."""
     counts = Counter(map(short_name, inside)).most_common()
     origin = node.origin

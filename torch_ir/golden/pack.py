@@ -21,6 +21,7 @@ from torch_ir.ir import Limits
 from torch_ir.ir.checks.limits import allow_more
 from torch_ir.ir.files.locks import folder_lock
 from torch_ir.ir.files.regular_file import open_regular
+from torch_ir.ir.files.side_file import SAFETENSORS
 from torch_ir.ir.json.json_fields import allow_keys, read_dims, typed
 from torch_ir.ir.json.json_fields import field as entry
 from torch_ir.ir.json.json_text import parse_document, read_text
@@ -33,11 +34,6 @@ _KEYS: dict[str, type] = {
 }  # fmt: skip
 _FILE = re.compile(r"[a-z]+-\d{5}\.safetensors")
 _BLOCK = 1 << 20
-# Dtypes that every safetensors reader supports; others are stored as bytes, complex numbers as pairs.
-_PLAIN = frozenset(
-    ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int64", "int32", "int16", "int8",
-     "uint64", "uint32", "uint16", "uint8", "bool")
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -223,7 +219,7 @@ def stored(tensor: torch.Tensor, dtype: str) -> tuple[str, torch.Tensor]:
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     if plain.is_complex():
         return "pairs", torch.view_as_real(plain).contiguous()
-    return ("plain", plain) if dtype in _PLAIN else ("bytes", plain.reshape(-1).view(torch.uint8))
+    return ("plain", plain) if dtype in SAFETENSORS else ("bytes", plain.reshape(-1).view(torch.uint8))
 
 
 def unstored(found: torch.Tensor, how: str, dtype: str, shape: list[int]) -> torch.Tensor:

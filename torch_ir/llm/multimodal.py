@@ -209,7 +209,7 @@ class Multimodal(DecoderOnly):
         return {name: each for name, each in tensors.items() if not (each.is_floating_point() or each.is_meta)}
 
     def _with_fixed(
-        self, function: Callable[..., Any], examples: Mapping[str, Any], names: list[str], is_fixed: bool = True
+        self, function: Callable[..., Any], examples: Mapping[str, Any], names: list[str], is_fixed: bool
     ) -> Call:
         """Return a call with further inputs of the example, some of them fixed."""
         fixed = self._fixed(names) if is_fixed else {}

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torch_ir.analysis.dependencies.order import topological_order
 from torch_ir.analysis.values.prologue import is_fixed
 from torch_ir.capture.naming.export_names import weight_name
 from torch_ir.errors import ExportError
@@ -197,23 +198,7 @@ def _before(reader: OpNode, moving: set[OpNode]) -> list[OpNode]:
                 assert tensor.producer is not None
                 found[tensor.producer] = None
                 left.append(tensor.producer)
-    return _in_order(found)
-
-
-def _in_order(nodes: Iterable[OpNode]) -> list[OpNode]:
-    """Sort nodes so that each follows its producers."""
-    left, placed = dict.fromkeys(nodes), dict[OpNode, None]()
-    stack = [(node, False) for node in reversed(left)]
-    while stack:
-        node, is_ready = stack.pop()
-        if node in placed:
-            continue
-        if is_ready:
-            placed[node] = None
-            continue
-        stack.append((node, True))
-        stack += [(tensor.producer, False) for tensor in node.inputs if tensor.producer in left]
-    return list(placed)
+    return topological_order(found)
 
 
 def _called(graph: IR, reader: OpNode, before: Sequence[OpNode], shared: dict[Hashable, str]) -> OpNode:

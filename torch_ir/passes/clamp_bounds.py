@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import OpNode
+from torch_ir.ir.graph.operator_sets import base_name
 
 _BOUNDS: Mapping[str, Callable[[OpNode], tuple[Any, Any]]] = {
     "aten.relu": lambda node: (0, None),

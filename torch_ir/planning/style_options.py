@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ir.graph.placements import Placement
 from torch_ir.sharding.styles import Style, style_of
 
@@ -77,7 +78,7 @@ def variables_of(keys: Mapping[TensorMeta, Sequence[str]], classes: Mapping[str,
         kind = _kind(tensor)
         if kind == "stack" and len(names) == 1:
             found.append(_stack(tensor, names[0]))
-            if all(node.op_type.rpartition(".")[0] in _GROUPED for node in _readers(tensor)):
+            if all(base_name(node.op_type) in _GROUPED for node in _readers(tensor)):
                 experts[names[0].rpartition(".")[0]] = None
         elif kind:
             by_module.setdefault(_owners(names), []).append(tensor)
@@ -100,7 +101,7 @@ def _owners(names: Sequence[str]) -> tuple[str, ...]:
 def _kind(tensor: TensorMeta) -> str:
     """Return how a weight is used: as a `matrix`, as a `table`, as a `stack` of matrices, or otherwise, ""."""
     readers = list(_readers(tensor))
-    names = {node.op_type.rpartition(".")[0] for node in readers}
+    names = {base_name(node.op_type) for node in readers}
     if not names:
         return ""
     if len(tensor.shape) == _STACKED:
@@ -115,7 +116,7 @@ def _kind(tensor: TensorMeta) -> str:
 def _readers(tensor: TensorMeta) -> Iterator[OpNode]:
     """Yield the nodes that read a weight, possibly after a change of dtype or order."""
     for node in tensor.consumers:
-        if node.op_type.rpartition(".")[0] in _VIEWS and len(node.outputs) == 1:
+        if base_name(node.op_type) in _VIEWS and len(node.outputs) == 1:
             yield from _readers(node.outputs[0])
         elif not node.op_type.startswith("aten._assert"):
             yield node

@@ -1,31 +1,17 @@
-"""Limits of a child process: its memory is bounded, and so are other resources."""
+"""Limits of a child process that runs torch."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 
+from torch_ir.processes.resource_limits import limit_resources
+
 _PARALLEL = 1 << 20  # elements from which torch uses several threads
-_SLACK = 1 << 30  # bytes of address space that libraries reserve but do not use
 
 
 def limit(memory: int, others: Mapping[str, int]) -> None:
-    """Limit memory to what is used now plus `memory`, and other resources by their names in `resource`."""
-    torch.ones(_PARALLEL).add_(1)  # starts torch's threads with their stacks
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    bounds = {resource.RLIMIT_CORE: 0, **{getattr(resource, name): most for name, most in others.items()}}
-    if Path("/proc/self/statm").exists():
-        pages = [int(count) * resource.getpagesize() for count in Path("/proc/self/statm").read_text().split()]
-        bounds[resource.RLIMIT_AS] = pages[0] + memory + _SLACK
-        bounds[resource.RLIMIT_DATA] = pages[5] + memory
-    for kind, most in bounds.items():
-        hard = resource.getrlimit(kind)[1]
-        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (allowed, allowed))
+    """Start torch's threads with their stacks, then limit memory and other resources as `limit_resources` does."""
+    torch.ones(_PARALLEL).add_(1)
+    limit_resources(memory, others)

@@ -10,6 +10,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,20 +19,25 @@ from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, Limits, TensorMeta
 from torch_ir.ir.files.temporary_folders import TemporaryFolder, explained
 from torch_ir.ir.graph.attr_types import DTYPES
-from torch_ir.ops.process_end import crash
 from torch_ir.ops.tensor_data import plain_tensors
 from torch_ir.ops.torch_types import dtype_name
-from torch_ir.run.child_process import Child
+from torch_ir.processes.process_end import ending
+from torch_ir.processes.program import Program, python_command
 from torch_ir.run.compiled_plan import Sizes
 from torch_ir.run.memory_check import memory_limit
 from torch_ir.run.numeric_settings import settings
-from torch_ir.run.reply import Reply, known_size, shortened
+from torch_ir.run.reply import Reply, known_size
 from torch_ir.run.storage_inputs import counted_inputs, refuse_parts
 from torch_ir.run.stored import StoredTensor, Weight
 from torch_ir.run.weight_files import fit_weights
 
+_MAIN = "torch_ir.run.isolated_child:main"
 _PATIENCE = 300.0  # seconds for starting Python and torch, not counted as the run
 _MESSAGES = 1 << 26  # bytes that a child may write in addition to its outputs
+# Library paths, and the numbers and waiting of threads; nothing else is passed on.
+_ENVIRONMENT = (
+    "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS",
+)  # fmt: skip
 
 
 def run_isolated(
@@ -53,20 +59,26 @@ def run_isolated(
             empty.mkdir()
             torch.save(content, request)
         most = _most(ir.graph_outputs, sizes, limits) + _MESSAGES
-        child = Child(request, empty, memory_limit(limits), most)
+        command = python_command(_MAIN, str(request), str(memory_limit(limits)), options=("-I", "-B"))
+        child = Program(command, folder=empty, environment=_environment(empty), most_bytes=most)
         try:
-            is_in_time = child.wait(_PATIENCE, limits.seconds)
+            is_in_time = child.wait(limits.seconds, start=_PATIENCE)
         finally:
             status = child.end()
     reply = Reply(child.stdout)
-    place = reply.place(child.stderr.decode(errors="replace"))
+    place = reply.place(child.stderr)
     if not is_in_time:
         raise ExecutionError(f"the isolated run took more than {limits.seconds:g} s{place}")
     if child.is_over_limit:
         raise ExecutionError("the isolated run returned more data than the graph declares")
     if status or not reply.is_whole:
-        raise ExecutionError(f"the isolated run {_end(child, status, place)}")
+        raise ExecutionError(f"the isolated run {ending(status, place, child.stderr)}")
     return reply.outputs(ir.graph_outputs, sizes)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    return {**kept, "TMPDIR": str(folder), "MALLOC_ARENA_MAX": "2"}  # arenas reserve address space in vain
 
 
 def _request(
@@ -115,11 +127,3 @@ def _most(outputs: Sequence[TensorMeta], sizes: Sizes, limits: Limits) -> int:
     limit = memory_limit(limits)
     counts = (math.prod(known_size(dim, sizes, limit) for dim in tensor.shape) for tensor in outputs)
     return min(limit, sum(DTYPES[tensor.dtype] * count for tensor, count in zip(outputs, counts, strict=True)))
-
-
-def _end(child: Child, status: int, place: str) -> str:
-    """Describe how a child ended without a reply."""
-    if crashed := crash(status, place):
-        return crashed
-    said = shortened(child.stderr.decode(errors="replace")).strip().splitlines()
-    return f"ended with status {status} and without a result{place}{f': {said[-1]}' if said else ''}"

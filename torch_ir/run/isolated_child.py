@@ -6,11 +6,8 @@ are which nodes, to locate a crash, and finally an error or the descriptions of 
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
-import signal
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,9 +17,9 @@ import torch
 
 from torch_ir.errors import ExecutionError, TorchIRError
 from torch_ir.ir import IR, Limits
-from torch_ir.ops.process_end import end_with_parent
 from torch_ir.ops.tensor_data import from_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
+from torch_ir.processes.process_end import end_with_parent, write_stack_at_end
 from torch_ir.run.confine import limit
 from torch_ir.run.executor import IRExecutor
 from torch_ir.run.numeric_settings import apply_settings
@@ -32,21 +29,19 @@ from torch_ir.run.weight_files import load_weights
 _BOUNDS = {"RLIMIT_FSIZE": 0, "RLIMIT_NOFILE": 128}
 
 
-def main() -> None:
-    """Run the request in the file that the first argument names, with the memory that the second allows."""
-    faulthandler.enable()
-    if hasattr(faulthandler, "register"):  # not on Windows
-        faulthandler.register(signal.SIGTERM, chain=True)  # after a timeout: print where it is, then end
+def main(request_file: str, memory: str) -> None:
+    """Run the request in a file with so many bytes of memory."""
+    write_stack_at_end(2)
     reply = os.fdopen(os.dup(1), "wb")
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 0)
-    os.dup2(nowhere, 1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
     end_with_parent()
     _write(reply, {"ready": True})
     tempfile.tempdir = os.getcwd()  # Python would search for a folder by writing to it
-    limit(int(sys.argv[2]), _BOUNDS)  # and forbid writing files
+    limit(int(memory), _BOUNDS)  # and forbid writing files
     try:
-        request = torch.load(sys.argv[1], weights_only=True)
+        request = torch.load(request_file, weights_only=True)
         apply_settings(request["settings"])
         _run(request, reply)
     except TorchIRError as error:

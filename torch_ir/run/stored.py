@@ -19,15 +19,17 @@ import torch
 
 from torch_ir.errors import SerializationError, WeightLoadError
 from torch_ir.ir.files.regular_file import open_regular
+from torch_ir.ir.files.side_file import SAFETENSORS
 from torch_ir.ir.json.json_text import parse_json
+from torch_ir.ops.torch_types import TORCH_DTYPES
 
 _DTYPES = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
-    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U64": torch.uint64, "U32": torch.uint32,
-    "U16": torch.uint16, "U8": torch.uint8, "BOOL": torch.bool, "C64": torch.complex64, "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu, "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    **{code: TORCH_DTYPES[name] for name, code in SAFETENSORS.items()},
+    "C64": torch.complex64,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
     "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-}  # fmt: skip
+}
 _MAX_HEADER = 100_000_000  # bytes, the format's limit
 _LARGEST = 1 << 48  # of a dimension or an offset; torch multiplies dimensions before it looks for a 0
 _MAX_RANK = 128  # the product of a million large sizes takes hours to compute

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from torch_ir.errors import GraphError, did_you_mean
 from torch_ir.ir import OpNode
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ops.effects import is_forbidden
 from torch_ir.ops.schema import Operator, find_operator, overloads_by_name
 from torch_ir.safety.torch_versions import Changes
@@ -48,7 +49,7 @@ class Operators:
             return operator
         if not _is_name(op_type, is_label):
             raise _error(node, f"{op_type!r:.80} is not a valid operator name")
-        base = ".".join(op_type.split(".")[:2])
+        base = base_name(op_type)
         known = self._overloads.get(base)
         if known is not None:
             why = f"{op_type!r:.80} is not an overload of {base}"

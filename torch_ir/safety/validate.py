@@ -69,7 +69,7 @@ def examine(
         yield from examine_operators(ir, report, trusted=trusted)
 
 
-def examine_operators(ir: IR, report: Report, *, trusted: bool = False) -> Iterator[SerializationError]:
+def examine_operators(ir: IR, report: Report, *, trusted: bool) -> Iterator[SerializationError]:
     """Yield the violations of a graph whose structure was already checked."""
     report.changes = Changes(ir)
     operators = Operators(report.changes)

@@ -21,6 +21,7 @@ from dataclasses import replace
 from torch_ir.analysis.cost_model.routing import routing_behind
 from torch_ir.errors import ShardError
 from torch_ir.ir import TensorMeta
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ir.graph.placements import REPLICATE, Placement, Routed, Shard, local_shape
 from torch_ir.sharding.expert_dispatch import sent
 from torch_ir.sharding.placement_rules import Local, PlacedNode, asserting, pointwise, rule_of
@@ -38,7 +39,7 @@ def routed_node(placed: PlacedNode) -> Local | None:
         return _sorted(placed)
     if not any(isinstance(place, Routed) for place in placed.places.values()):
         return None
-    base = placed.node.op_type.rpartition(".")[0]
+    base = base_name(placed.node.op_type)
     rule = _RULES.get(base) or (_row_by_row if rule_of(placed.node) is pointwise else None)
     found = rule(placed) if rule else None
     if found is None:
@@ -64,7 +65,7 @@ def _sorted(placed: PlacedNode) -> Local:
 
 def _row_by_row(placed: PlacedNode) -> Local | None:
     """Other operands have no rows; rows that were sent to experts come back for those that were not."""
-    node, base = placed.node, placed.node.op_type.rpartition(".")[0]
+    node, base = placed.node, base_name(placed.node.op_type)
     found = {place for place in placed.places.values() if isinstance(place, Routed)}
     kinds = {place.kind for place in found}
     if len(found) == 1 and base in _CASTS:

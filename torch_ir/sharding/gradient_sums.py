@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Shard
 
 _KEPT = (
@@ -27,7 +28,7 @@ def place_of_sum(
     """
     if not isinstance(place, Partial) or place.reduction != "sum" or not tensor.consumers:
         return None
-    if len(tensor.consumers) == 1 and tensor.consumers[0].op_type.rpartition(".")[0] in _KEEPING:
+    if len(tensor.consumers) == 1 and base_name(tensor.consumers[0].op_type) in _KEEPING:
         return None
     if any(node.op_type == "return" for node in tensor.consumers):
         return None  # the caller decides

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from re import Pattern
 
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ir.graph.origins import joined
 
 _VIEWS = ("aten.view", "aten.reshape", "aten._unsafe_view", "aten.unflatten", "aten.flatten")
@@ -79,7 +80,7 @@ def heads_behind(tensor: TensorMeta) -> int:
 
 
 def _is_view(node: OpNode) -> bool:
-    return node.op_type.rpartition(".")[0] in _VIEWS
+    return base_name(node.op_type) in _VIEWS
 
 
 def _split(tensor: TensorMeta, view: TensorMeta) -> int:

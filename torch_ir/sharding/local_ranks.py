@@ -8,12 +8,9 @@ On a cluster, `torchrun` does the same: see `docs/sharding.md`.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import os
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -29,6 +26,7 @@ from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.files.temporary_folders import TemporaryFolder, explained
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.placements import Shard, stored_placement
+from torch_ir.processes.line_server import LineServer
 from torch_ir.run.executor import IRExecutor, flat_inputs
 from torch_ir.run.ranks import joined
 from torch_ir.run.weight_files import WeightSource, weights_from
@@ -36,7 +34,7 @@ from torch_ir.sharding.rank_process import mesh_of
 
 _LOOPBACKS = ("lo", "lo0")  # on Linux, on macOS
 _JOB = "torch_ir.sharding.local_ranks:run_rank"
-_START = "import sys; sys.path[:] = sys.argv[4:]; from torch_ir.sharding.rank_process import main; main()"
+_MAIN = "torch_ir.sharding.rank_process:main"
 
 
 class LocalRanks:
@@ -51,16 +49,13 @@ class LocalRanks:
         self.count, self.seconds = count, seconds
         self._folder = TemporaryFolder()
         self._runs = 0
-        paths = [os.path.abspath(path) for path in sys.path]
         threads = str(max(1, torch.get_num_threads() // count))
         environment = {**os.environ, "OMP_NUM_THREADS": threads, **_loopback()}
-        self._processes: list[subprocess.Popen[str]] = []
+        self._servers: list[LineServer] = []
         try:
             for rank in range(count):
-                command = [sys.executable, "-c", _START, str(rank), str(count), str(self._folder.path), *paths]
-                self._processes.append(
-                    subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
-                )
+                words = str(rank), str(count), str(self._folder.path)
+                self._servers.append(LineServer(_MAIN, *words, environment=environment))
         except BaseException:  # such as a limit of processes: those that have started must not stay
             self.close()
             raise
@@ -75,16 +70,10 @@ class LocalRanks:
         """End all ranks; kill them if they never ran a job, as they may still be connecting."""
         if not self._runs:
             self._kill()
-        for process in self._processes:
-            with contextlib.suppress(OSError):
-                process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
-        for process in self._processes:
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            process.stdout.close()  # type: ignore[union-attr]  # it is a pipe
+        for server in self._servers:
+            server.close_input()
+        for server in self._servers:
+            server.close()
         self._folder.cleanup()
 
     def run(self, ir: IR, inputs: Sequence[Any], weights: WeightSource) -> tuple[Any, ...]:
@@ -105,7 +94,7 @@ class LocalRanks:
 
     def ask(self, job: str, request: Mapping[str, Any]) -> list[Any]:
         """Run a function, given as `module:function`, on the request in every rank, and return the results."""
-        if any(process.poll() is not None for process in self._processes):
+        if not all(server.is_alive for server in self._servers):
             raise ExecutionError("the rank processes have ended, by an earlier error or by close(); start new ones")
         self._runs += 1
         file = self._folder.path / f"request{self._runs}.pt"
@@ -120,7 +109,7 @@ class LocalRanks:
         timer.start()
         try:
             with ThreadPoolExecutor(self.count) as pool:
-                waiting = {pool.submit(_answer, process, request): rank for rank, process in enumerate(self._processes)}
+                waiting = {pool.submit(_answer, server, request): rank for rank, server in enumerate(self._servers)}
                 try:
                     for done in as_completed(waiting):
                         if "error" in done.result():
@@ -136,10 +125,8 @@ class LocalRanks:
         return [Path(done.result()["answer"]) for done in waiting]
 
     def _kill(self) -> None:
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.wait()
+        for server in self._servers:
+            server.kill()
 
 
 def _loopback() -> dict[str, str]:
@@ -150,16 +137,9 @@ def _loopback() -> dict[str, str]:
     return {"GLOO_SOCKET_IFNAME": names.pop()} if names else {}
 
 
-def _answer(process: subprocess.Popen[str], request: Path) -> dict[str, str]:
+def _answer(server: LineServer, request: Path) -> dict[str, str]:
     """Send a request to a rank and return its reply."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        print(request, file=process.stdin, flush=True)
-        reply = process.stdout.readline()
-    except OSError:
-        reply = ""
-    return json.loads(reply) if reply else {"error": "the process exited without replying"}
+    return server.ask(str(request)) or {"error": "the process exited without replying"}
 
 
 def run_sharded(ir: IR, inputs: Sequence[Any], weights: WeightSource) -> tuple[Any, ...]:

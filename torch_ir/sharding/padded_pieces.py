@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ir.graph.placements import Padded, Partial, Placement, Shard
 from torch_ir.sharding.heads import heads_behind, heads_of
 from torch_ir.sharding.placement_rules import Local, PlacedNode
@@ -56,7 +57,7 @@ def _readers(weight: TensorMeta, dim: int, functions: Mapping[str, IR]) -> Itera
 
 def _heads(node: OpNode, argument: str, dim: int) -> int:
     """Return the number of heads in a dimension of a weight, by what it is multiplied with or makes; 0 if unknown."""
-    base = node.op_type.rpartition(".")[0]
+    base = base_name(node.op_type)
     if base == _LINEAR and argument in ("weight", "bias"):
         return heads_of(node.output) if dim == 0 else heads_behind(node["input"])
     if argument == _PRODUCTS.get(base):
@@ -68,7 +69,7 @@ def is_exact(placed: PlacedNode, local: Local) -> bool:
     """Whether a node can run on padded pieces: each element of the dimension alone, or a sum over it."""
     if not any(isinstance(place, Padded) for place in local.inputs.values()):
         return True
-    is_sum = placed.node.op_type.rpartition(".")[0] in _SUMS
+    is_sum = base_name(placed.node.op_type) in _SUMS
     return all(
         isinstance(place, Padded) or (is_sum and isinstance(place, Partial) and place.reduction == "sum")
         for place in local.outputs

@@ -18,6 +18,7 @@ import torch
 
 from torch_ir.errors import ShardError
 from torch_ir.ir import Dim, OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Shard, indivisible
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import OpOverload
@@ -98,7 +99,7 @@ def shards(*names: str) -> Callable[[Rule], Rule]:
 
 def rule_of(node: OpNode) -> Rule | None:
     """Return the rule for a node, by operator name, or because it is element-wise."""
-    base = node.op_type.rpartition(".")[0]
+    base = base_name(node.op_type)
     return RULES.get(base) or (pointwise if _is_pointwise(node.op_type) else None)
 
 
@@ -148,7 +149,7 @@ _KEEPING_ZERO = frozenset(f"aten.{name}" for name in ("silu", "gelu", "relu", "t
 
 def _of_terms(placed: PlacedNode) -> Local | None:
     """Return the rule for operators that commute with a pending sum: adding, scaling, and zero-preserving ones."""
-    node, base = placed.node, placed.node.op_type.rpartition(".")[0]
+    node, base = placed.node, base_name(placed.node.op_type)
     places = list(placed.places.values())
     terms = [name for name, place in placed.places.items() if isinstance(place, Partial)]
     same = {place for place in places if isinstance(place, Partial)}

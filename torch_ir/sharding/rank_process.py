@@ -19,15 +19,15 @@ from torch_ir.errors import TorchIRError, first_line
 _PATIENCE = timedelta(seconds=120)
 
 
-def main() -> None:
-    """Run the rank given by the arguments: rank, world size, and a shared folder."""
-    rank, count, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+def main(rank_text: str, count: str, folder: str) -> None:
+    """Run a rank, given the number of ranks and a shared folder."""
+    rank = int(rank_text)
     reply = sys.stdout
     sys.stdout = sys.stderr
-    store = (folder / "store").as_uri()
-    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=count, timeout=_PATIENCE)
+    store = Path(folder, "store").as_uri()
+    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=int(count), timeout=_PATIENCE)
     for line in sys.stdin:
-        request = Path(line.strip())
+        request = Path(json.loads(line))
         try:
             answer: dict[str, str] = {"answer": str(_done(request, rank))}
         except TorchIRError as error:

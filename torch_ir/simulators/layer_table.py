@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_ir.analysis import cost
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.errors import INVALID_ARGUMENTS, GraphError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.attr_types import DTYPES
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ir.regroup.functions import inline_all
 from torch_ir.ir.sizes.expressions import names_in
 
@@ -58,7 +58,7 @@ class LayerTable:
     left_out: Mapping[str, int]
 
 
-def layers_of(ir: IR, sizes: Mapping[str, int] | None = None) -> LayerTable:
+def layers_of(ir: IR, sizes: Mapping[str, int] | None) -> LayerTable:
     """Return the layers of a graph at these sizes; calls are inlined, those of fused operators too."""
     flat = ir.clone()
     inline_all(flat)

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from torch_ir.analysis import Roofline, cost
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.analysis.cost_model.node_costs import NodeCost
 from torch_ir.analysis.cost_model.traffic import bytes_of
 from torch_ir.analysis.shapes.size_polynomials import total
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import FUSED, inline_all
 from torch_ir.ir.sizes.expressions import names_in

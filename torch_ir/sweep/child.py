@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
 import pickle
-import signal
 import sys
 import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
 from torch_ir.errors import TorchIRError, first_line
-from torch_ir.ops.process_end import end_with_parent
+from torch_ir.processes.process_end import end_with_parent, write_stack_at_end
 from torch_ir.run.confine import limit
 from torch_ir.run.reply import shortened
 from torch_ir.sweep.fork_client import GRAPH, REQUEST
@@ -27,23 +25,18 @@ NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "bad_alloc", "Me
 
 
 def main(folder: str, memory: int) -> NoReturn:
-    """Run the job whose request is in a folder; never returns to the fork server's code."""
-    try:
-        end_with_parent()
-        os.setsid()
-        _redirect(Path(folder, STDERR))
-        limit(memory, _LARGEST)
-        _run(Path(folder))
-    finally:
-        os._exit(1)
+    """Run the job whose request is in a folder."""
+    end_with_parent()
+    os.setsid()
+    _redirect_stderr(Path(folder, STDERR))
+    limit(memory, _LARGEST)
+    _run(Path(folder))
 
 
-def _redirect(stderr: Path) -> None:
-    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+def _redirect_stderr(stderr: Path) -> None:
     os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-    faulthandler.enable(2)
-    faulthandler.register(signal.SIGTERM, file=2, chain=True)  # on timeout: print the traceback, then end
+    write_stack_at_end(2)
 
 
 def _run(folder: Path) -> NoReturn:

@@ -23,9 +23,8 @@ import torch.export  # needed by models of transformers
 from torch_ir.capture import extract_ir
 from torch_ir.ir.files.temporary_folders import TemporaryFolder
 from torch_ir.ir.json.json_text import freeze_for_good
-from torch_ir.ops.process_end import crash
-from torch_ir.run.child_process import GRACE_SECONDS
-from torch_ir.run.reply import shortened
+from torch_ir.processes.forked_child import ForkedChild
+from torch_ir.processes.process_end import ending
 from torch_ir.sweep import child
 from torch_ir.sweep.case import Case
 from torch_ir.sweep.entry import Entry
@@ -73,43 +72,33 @@ def _linear(entry: Entry) -> Case:
 
 def _run_job(folder: str, seconds: float, memory: int) -> dict[str, Any]:
     start = time.monotonic()
-    process = os.fork()
-    if not process:
-        child.main(folder, memory)
-    status, peak = _wait(process, start + seconds)
-    is_late = status is None
-    if status is None:
-        status, peak = _stop(process)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process, signal.SIGKILL)  # processes it may have started
+    worker = ForkedChild(lambda *_: child.main(folder, memory))
+    is_late = not _ends_in_time(worker, start + seconds)
+    if is_late:
+        worker.stop()
+    status = worker.end()
+    _kill_group(worker)
     facts = child.read_facts(folder)
     if is_late or "status" not in facts:
         facts |= _end(Path(folder), facts.get("step", "open"), None if is_late else status, seconds)
-    return {**facts, "seconds": round(time.monotonic() - start, 3), "peak_bytes": peak}
+    return {**facts, "seconds": round(time.monotonic() - start, 3), "peak_bytes": worker.peak_bytes}
 
 
-def _wait(process: int, until: float) -> tuple[int | None, int]:
-    """Return a worker's exit status, negative for a signal, and its peak memory; None for the status on timeout."""
-    while time.monotonic() < until:
-        ended, status, usage = os.wait4(process, os.WNOHANG)
-        if ended:
-            unit = 1 if sys.platform == "darwin" else 1024
-            return os.waitstatus_to_exitcode(status), usage.ru_maxrss * unit
+def _ends_in_time(worker: ForkedChild, until: float) -> bool:
+    """Wait for the end of a worker; exit if the client is gone."""
+    while worker.poll() is None:
+        if time.monotonic() >= until:
+            return False
         if select.select([0], [], [], _TICK)[0]:  # no request precedes the reply, so this is the end of the pipe
-            with suppress(ProcessLookupError):  # it is not the leader of its group yet; it ends with this process
-                os.killpg(process, signal.SIGKILL)
+            _kill_group(worker)
             os._exit(1)
-    return None, 0
+    return True
 
 
-def _stop(process: int) -> tuple[int, int]:
-    """End a worker that timed out, after it printed its traceback."""
-    os.kill(process, signal.SIGTERM)
-    status, peak = _wait(process, time.monotonic() + GRACE_SECONDS)
-    if status is None:
-        os.kill(process, signal.SIGKILL)
-        status, peak = _wait(process, time.monotonic() + 60 * GRACE_SECONDS)
-    return status or 0, peak
+def _kill_group(worker: ForkedChild) -> None:
+    """Kill a worker and the processes it may have started."""
+    with suppress(ProcessLookupError, PermissionError):  # it is not the leader of its group yet, or all have ended
+        os.killpg(worker.process, signal.SIGKILL)
 
 
 def _end(folder: Path, step: str, status: int | None, seconds: float) -> dict[str, Any]:
@@ -120,11 +109,7 @@ def _end(folder: Path, step: str, status: int | None, seconds: float) -> dict[st
         return _row(Status.TIMEOUT, step, f"took more than {seconds:g} s in `{step}`{place}")
     if any(words in errors for words in child.NO_MEMORY):
         return _row(Status.MEMORY, step, f"exceeded the memory limit in `{step}`{place}")
-    if crashed := crash(status, f" in `{step}`{place}"):
-        return _row(Status.CRASHED, step, crashed)
-    lines = shortened(errors).strip().splitlines()
-    last = f": {lines[-1][:200]}" if lines else ""
-    return _row(Status.CRASHED, step, f"exited with status {status} without a result in `{step}`{last}")
+    return _row(Status.CRASHED, step, ending(status, f" in `{step}`{place}", errors))
 
 
 def _row(status: Status, step: str, diagnosis: str) -> dict[str, Any]:

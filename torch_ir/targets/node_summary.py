@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from torch_ir.ir import FunctionRef, OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ir.text.printer import print_value, shape_text
 
 # `{stride}` is an attribute, `{weight[0]}` and `{weight[2:]}` are sizes, `{input#}` is the number of spatial dimensions
@@ -41,7 +42,7 @@ def describe(node: OpNode) -> str:
 
     Attributes that are None, False or empty are omitted.
     """
-    base = node.op_type.rpartition(".")[0]
+    base = base_name(node.op_type)
     try:
         return _FIELD.sub(lambda found: _field(node, found), _LINES[base])
     except (KeyError, IndexError):  # no template, or the call lacks an argument of it

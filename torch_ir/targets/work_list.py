@@ -113,7 +113,7 @@ def work_items(
     return sorted(found, key=lambda item: _weight(item.work, item.count))
 
 
-def table_of(items: Sequence[WorkItem], width: int | None = None) -> list[str]:
+def table_of(items: Sequence[WorkItem], width: int | None) -> list[str]:
     """Format the work list as a table."""
     titles = ["operator", "count", "FLOPs", "bytes", "shapes, most work first", "why"]
     return aligned([titles, *(item.cells() for item in items)], left=(0, 4, 5), width=width, long=4)

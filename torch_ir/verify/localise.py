@@ -43,9 +43,9 @@ def find_divergence(
     state_dict: Mapping[str, torch.Tensor],
     model: nn.Module,
     trial: Trial,
-    rtol: float | None = None,
-    atol: float | None = None,
-    constants: Mapping[str, torch.Tensor] | None = None,
+    rtol: float | None,
+    atol: float | None,
+    constants: Mapping[str, torch.Tensor] | None,
 ) -> Localisation:
     """Find the first node whose value differs from the model's on the inputs of a trial."""
     notes = []

@@ -249,7 +249,7 @@ class _Sides:
         seed_generators(0)
         return self.executor.run(flatten_call(self.executor.ir, *copied(call)))
 
-    def _run_model(self, call: Call, weights: Weights | None = None) -> ReferenceRun:
+    def _run_model(self, call: Call, weights: Weights | None) -> ReferenceRun:
         self.trials_run.append((call, weights or {}))
         return self._original(weights).called(call)
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.analysis.cost_model.traffic import bytes_of
 from torch_ir.analysis.shapes.size_polynomials import product
 from torch_ir.ir import OpNode
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ir.json.json_fields import Dim
 
 

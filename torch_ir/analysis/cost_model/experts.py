@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
-from torch_ir.analysis.cost_model.routing import EXPECTED, Routing, routing_behind
+from torch_ir.analysis.cost_model.routing import Routing, routing_behind
 from torch_ir.analysis.cost_model.traffic import bytes_of
 from torch_ir.analysis.shapes.size_polynomials import product, total
 from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ir.json.json_fields import Dim
 
 # The argument with the weights of all experts, by operator.
@@ -37,7 +37,7 @@ def is_grouped(node: OpNode) -> bool:
     return len(node[weights].shape) == 3 and len(node.inputs[0].shape) == 2
 
 
-def grouped_work(node: OpNode, case: str = EXPECTED) -> Grouped:
+def grouped_work(node: OpNode, case: str) -> Grouped:
     """Return the multiply-adds and bytes of a grouped product; with open sizes, every expert gets rows."""
     weights, rows, result = node[_WEIGHTS[base_name(node.op_type)]], node.inputs[0], node.outputs[0]
     others = [tensor for tensor in dict.fromkeys(node.inputs) if tensor not in (weights, rows)]

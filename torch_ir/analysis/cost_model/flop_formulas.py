@@ -14,6 +14,7 @@ from functools import lru_cache
 from torch_ir.analysis.shapes.size_polynomials import product, total
 from torch_ir.errors import INVALID_ARGUMENTS, GraphError
 from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ir.json.json_fields import Dim
 
 Shape = tuple[Dim, ...]
@@ -35,11 +36,6 @@ def how_counted(op_type: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def base_name(op_type: str) -> str:
-    """Return `aten.conv2d` for `aten.conv2d.default`."""
-    return ".".join(op_type.split(".")[:2])
-
-
 def _shape(node: OpNode, argument: str, rank: int = 1) -> Shape:
     """Return the shape of a tensor argument that must have at least this rank."""
     shape: Shape = node[argument].shape

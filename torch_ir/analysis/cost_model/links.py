@@ -16,9 +16,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.errors import DeviceError
 from torch_ir.ir import OpNode
+from torch_ir.ir.graph.operator_sets import base_name
 
 _PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _SMALL = {"": 1.0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "n": 1e-9}

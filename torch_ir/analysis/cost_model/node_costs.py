@@ -18,7 +18,7 @@ from functools import cached_property
 
 from torch_ir.analysis.cost_model.communication import communication
 from torch_ir.analysis.cost_model.experts import grouped_work, is_grouped
-from torch_ir.analysis.cost_model.flop_formulas import FORMULAS, base_name, macs
+from torch_ir.analysis.cost_model.flop_formulas import FORMULAS, macs
 from torch_ir.analysis.cost_model.routing import CASES, EXPECTED
 from torch_ir.analysis.cost_model.traffic import traffic
 from torch_ir.analysis.cost_model.uncounted import is_uncounted
@@ -29,6 +29,7 @@ from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.errors import GraphError, did_you_mean
 from torch_ir.ir import IR, FunctionRef, OpNode
 from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ir.graph.origins import joined, modules_around
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import CHARACTERS, FUSED, MOST_COPIES, MOST_INLINE, called_by

@@ -6,11 +6,10 @@ look-up reads as much of its table as it returns, and at most the whole table.
 
 from __future__ import annotations
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.analysis.shapes.size_polynomials import product, total
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.graph.attr_types import DTYPES
-from torch_ir.ir.graph.operator_sets import DROPOUTS
+from torch_ir.ir.graph.operator_sets import DROPOUTS, base_name
 from torch_ir.ir.json.json_fields import Dim
 
 VIEWS = frozenset(

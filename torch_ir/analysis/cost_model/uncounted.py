@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from torch_ir.analysis.cost_model.flop_formulas import FORMULAS, base_name
+from torch_ir.analysis.cost_model.flop_formulas import FORMULAS
+from torch_ir.ir.graph.operator_sets import base_name
 
 # Namespaces of torch, of its collectives, and of quantisation, whose operators are known.
 _NAMESPACES = frozenset(("_c10d_functional", "aten", "prims", "higher_order", "torch_ir", "quantized_decomposed"))

@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from torch_ir.analysis.cost_model.flop_formulas import FORMULAS, LEFT_OPERANDS, base_name
+from torch_ir.analysis.cost_model.flop_formulas import FORMULAS, LEFT_OPERANDS
 from torch_ir.analysis.cost_model.node_costs import NodeCost
 from torch_ir.analysis.cost_model.traffic import is_view
 from torch_ir.analysis.shapes.size_polynomials import product, weight_of
 from torch_ir.errors import INVALID_ARGUMENTS
 from torch_ir.ir import OpNode
-from torch_ir.ir.graph.operator_sets import FLOATS
+from torch_ir.ir.graph.operator_sets import FLOATS, base_name
 
 VIEW, POINTWISE = "view", "pointwise"
 IN_COMPILED = "compiled_"  # prefix of families of compiled code

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.analysis.cost_model.traffic import SOMETIMES_VIEWS, VIEWS, is_view
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.checks.limits import Budget
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ops.effects import gives_its_input, may_alias
 from torch_ir.ops.registry import executor_of

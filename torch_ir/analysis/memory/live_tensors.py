@@ -4,7 +4,7 @@
     memory.peak, memory.at.node, memory.alive(memory.at)
 
 A tensor is alive from its producer to the last node that reads it or a view of it; outputs and mutated values are alive
-to the end. A view has no memory of its own: its base counts. Inputs, weights, and tensors computed once from weights
+to the end. A view has no separate memory: its base counts. Inputs, weights, and tensors computed once from weights
 are held by the caller and counted separately. This is what `IRExecutor` does; workspace memory of kernels is not
 included.
 """
@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.analysis.cost_model.node_costs import bodies_of, check_sizes
 from torch_ir.analysis.cost_model.traffic import is_view, span_of
 from torch_ir.analysis.shapes.size_polynomials import Sum, as_float, number_of, product, total, weight_of
@@ -24,6 +23,7 @@ from torch_ir.errors import ExpressionError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.checks.limits import Budget
 from torch_ir.ir.graph.given_graph import require_graph
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import FUSED
 from torch_ir.ir.sizes.expressions import Number

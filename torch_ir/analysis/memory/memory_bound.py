@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.analysis.cost_model.traffic import VIEWS, bytes_of, span_of
 from torch_ir.analysis.shapes.size_polynomials import product, total, weight_of
 from torch_ir.ir import IR, Device, OpNode, TensorMeta, evaluate
 from torch_ir.ir.graph.attr_types import DTYPES
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ir.sizes.expressions import Number, names_in

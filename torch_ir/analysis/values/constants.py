@@ -14,13 +14,13 @@ from typing import Any, Union
 
 import torch
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.analysis.values.prologue import is_fixed
 from torch_ir.errors import ShapeError
 from torch_ir.ir import IR, Device, Expr, Layout, OpNode, TensorMeta
 from torch_ir.ir.checks.limits import Budget
 from torch_ir.ir.graph.attr_types import DTYPES
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ops.calling import keywords, results
 from torch_ir.ops.foldable import is_foldable, traps
 from torch_ir.ops.neutral_state import NeutralState

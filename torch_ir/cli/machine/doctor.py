@@ -10,9 +10,9 @@ from torch_ir.cli.verb import add_json, argument, show, terminal_width
 from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterable, Iterator
 
+    from torch_ir.processes.program import Program
 
 SUMMARY = "check your installation and suggest fixes"
 EXAMPLES = """
@@ -20,9 +20,7 @@ EXAMPLES = """
 draw onnx
 --json
 """
-_START = (
-    "import sys; sys.path[:] = sys.argv[2:]; from torch_ir.cli.machine.doctor_checks import main; main(sys.argv[1])"
-)
+_MAIN = "torch_ir.cli.machine.doctor_checks:main"
 _PAUSE = 0.02  # seconds
 _TOGETHER = 4  # checks that run at once
 Finding = dict[str, str]
@@ -53,7 +51,7 @@ def _findings(names: Iterable[str], seconds: float) -> Iterator[Finding]:
     import time
     from concurrent.futures import ThreadPoolExecutor
 
-    children: set[subprocess.Popen[str]] = set()
+    children: set[Program] = set()
     with ThreadPoolExecutor(min(_TOGETHER, os.cpu_count() or 1)) as pool:
         running = [(name, pool.submit(_run_check, name, seconds, children)) for name in names]
         try:
@@ -69,40 +67,28 @@ def _findings(names: Iterable[str], seconds: float) -> Iterator[Finding]:
             raise
 
 
-def _run_check(name: str, seconds: float, children: set[subprocess.Popen[str]]) -> Finding:
-    """Run one check in a separate process and return its result, even if the process crashes."""
+def _run_check(name: str, seconds: float, children: set[Program]) -> Finding:
+    """Run one check in a separate process and return its result, even if it crashes; `children` has it as it runs."""
     import json
-    import signal
-    import sys
-    from subprocess import TimeoutExpired
 
     from torch_ir.cli.machine.doctor_checks import CHECKUPS
+    from torch_ir.processes.process_end import ending
+    from torch_ir.processes.program import Program, python_command
 
-    command = [sys.executable, "-c", _START, name, *sys.path]
+    child = Program(python_command(_MAIN, name))
+    children.add(child)
     try:
-        status, output, errors = _wait(command, seconds, children)
-        state, detail = json.loads(output.strip().rpartition("\n")[2])
-    except TimeoutExpired:
-        state, detail = "broken", f"no answer in {seconds:g} s"
+        is_in_time = child.wait(seconds)
+    finally:
+        status = child.end()
+        children.discard(child)
+    try:
+        state, detail = json.loads(child.stdout.decode(errors="replace").strip().rpartition("\n")[2])
     except (TypeError, ValueError):  # the process died before it replied, or printed something else
-        last = errors.strip().rpartition("\n")[2]
-        ending = signal.strsignal(-status) if status < 0 else f"status {status}"
-        state, detail = "broken", f"its process ended with {ending}{f': {last}' if last else ''}"
+        state, detail = "broken", f"its process {ending(status, stderr=child.stderr)}"
+    if not is_in_time:
+        state, detail = "broken", f"no answer in {seconds:g} s"
     return {"name": name, "state": state, "detail": detail, "fix": "" if state == "ok" else CHECKUPS[name].fix}
-
-
-def _wait(command: list[str], seconds: float, children: set[subprocess.Popen[str]]) -> tuple[int, str, str]:
-    """Run a command; return its status, output and error output. It is in `children` while it runs."""
-    from subprocess import DEVNULL, PIPE, Popen
-
-    with Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace") as child:
-        children.add(child)
-        try:
-            output, errors = child.communicate(timeout=seconds)
-        finally:
-            child.kill()
-            children.discard(child)
-        return child.returncode, output, errors
 
 
 def _lines(found: list[Finding]) -> Iterator[str]:

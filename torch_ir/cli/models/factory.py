@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MOST_NAMES = 8
 
 
-def find_factory(text: str, *, own_only: bool = False) -> Source:
+def find_factory(text: str, *, own_only: bool) -> Source:
     """Return the model of the user's class, function or instance; settings after `?` are passed as arguments."""
     place, settings = split_settings(text)
     factory = load_factory(place)
@@ -74,7 +74,7 @@ def import_code(text: str) -> None:
         _load_module(text, "")
 
 
-def call_factory(factory: Any, text: str, settings: dict[str, Any] | None = None) -> Any:
+def call_factory(factory: Any, text: str, settings: dict[str, Any] | None) -> Any:
     """Call a class or function of the user and return its result."""
     if not callable(factory):
         raise CommandError(f"{text} is neither a class, nor a function, nor a model, but {factory!r:.60}")

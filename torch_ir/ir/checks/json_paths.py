@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch_ir.ir.graph.tensor import TensorMeta
 
 
-def given_path(ir: IR, number: int, path: str = "$", outer: IR | None = None) -> str:
+def given_path(ir: IR, number: int, path: str, outer: IR | None = None) -> str:
     """Return the path of an input or weight, by its index among both; `path` is one within its record."""
     tail = path.removeprefix("$")
     if number < len(ir.graph_inputs):
@@ -22,7 +22,7 @@ def given_path(ir: IR, number: int, path: str = "$", outer: IR | None = None) ->
     return f"{weight_path(ir, number, outer)}{tail}"
 
 
-def weight_path(ir: IR, number: int, outer: IR | None = None) -> str:
+def weight_path(ir: IR, number: int, outer: IR | None) -> str:
     """Return the path of a weight; a function lists the weights it shares with the enclosing graph separately."""
     around = {} if outer is None else {tensor.name: tensor for tensor in outer.params}
     shared = len(shared_weights(around, ir))
@@ -35,7 +35,7 @@ def returned_path(ir: IR, number: int) -> str:
     return f"$.graph_outputs[{number}]" if number < outputs else f"$.mutations[{number - outputs}].value"
 
 
-def tensor_path(ir: IR, tensor: TensorMeta, outer: IR | None = None) -> str:
+def tensor_path(ir: IR, tensor: TensorMeta, outer: IR | None) -> str:
     """Return the path of a tensor's definition."""
     for number, given in enumerate([*ir.graph_inputs, *ir.params]):
         if given is tensor:

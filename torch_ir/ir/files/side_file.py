@@ -31,8 +31,8 @@ _Read = TypeVar("_Read")
 _LONG_NAME = 255 - len(".constants-0123456789ab.safetensors")  # bytes
 INLINE_LIMIT = 1 << 16  # bytes; larger constants go to a side file, as base64 would take 88 KiB
 _NAME = re.compile(r"[\w.+-]+\.constants-[0-9a-f]{12}\.safetensors")
-# The dtypes that every safetensors reader supports; others are stored as plain bytes.
-_SAFETENSORS = {
+# The dtypes that every safetensors reader supports, as it spells them; others are stored as plain bytes.
+SAFETENSORS = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint64": "U64",
     "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
@@ -81,7 +81,7 @@ def safetensors_header(tensors: Iterable[tuple[str, str, Sequence[int], int]]) -
     entries = {}
     start = 0
     for name, dtype, shape, size in tensors:
-        known = _SAFETENSORS.get(dtype)
+        known = SAFETENSORS.get(dtype)
         held = list(shape) if known else [size]
         entries[name] = {"dtype": known or "U8", "shape": held, "data_offsets": [start, start + size]}
         start += size

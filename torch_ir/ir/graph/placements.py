@@ -172,7 +172,7 @@ def first_divisible(tensor: TensorMeta, ranks: int) -> Placement:
     return REPLICATE if first is None else Shard(first)
 
 
-def indivisible(where: str, tensor: TensorMeta, dim: int, ranks: int, parts: int = 1) -> ShardError:
+def indivisible(where: str, tensor: TensorMeta, dim: int, ranks: int, parts: int) -> ShardError:
     """Return the error for a size that cannot be split into equal pieces."""
     size = tensor.shape[dim]
     message = f"{where}: dimension {dim} of {tensor.name!r}, {list(tensor.shape)}, has size {size}"

@@ -226,7 +226,7 @@ def _brackets(raw: bytes) -> bytes:
     return b"".join(left.split(b'"')[::2])
 
 
-def _may_hold_large_numbers(raw: bytes, end: int | None = None) -> bool:
+def _may_hold_large_numbers(raw: bytes, end: int | None) -> bool:
     """Whether any run of digits could exceed int64, or any exponent the range of a float; strings count, too.
 
     Works on overlapping pieces, to avoid a second copy of a large file.

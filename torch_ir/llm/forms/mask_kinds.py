@@ -16,6 +16,7 @@ from torch import Tensor
 
 from torch_ir.analysis.values.constants import Constants
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.llm.forms.fixed_parts import new_budget, values_at
 
 _FIRST = 6  # positions that are always compared
@@ -151,7 +152,7 @@ def _keeps_places(node: OpNode, seq: str) -> bool:
     if node.op_type == "aten.index.Tensor":
         return seq not in node["self"].shape
     counts_otherwise = node.op_type.startswith("aten.arange") and seq in node.output.shape
-    return node.op_type.rpartition(".")[0] in _ELEMENTWISE and not counts_otherwise
+    return base_name(node.op_type) in _ELEMENTWISE and not counts_otherwise
 
 
 def _numbers(nodes: Iterable[OpNode], constants: Constants) -> Iterator[int]:

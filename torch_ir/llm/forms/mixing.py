@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from torch_ir.errors import GraphError
 from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import base_name
 
 _ALONG = frozenset(  # operators that combine or choose elements along `dim`
     f"aten.{name}"
@@ -47,7 +48,7 @@ def _mixes(node: OpNode, seq: str) -> str:
         return "reads neighbouring tokens" if seq in source.shape[2:] else ""
     if node.op_type in _PRODUCTS:
         return "sums over tokens" if node.inputs[-2].shape[-1] == seq else ""
-    if node.op_type.rpartition(".")[0] not in _ALONG or _is_whole(node, seq):
+    if base_name(node.op_type) not in _ALONG or _is_whole(node, seq):
         return ""
     rank = len(source.shape)
     given = node.attrs.get("dim", node.attrs.get("dims"))

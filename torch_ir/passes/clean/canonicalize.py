@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.errors import ShapeError
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.graph.operator_sets import FLOATS
+from torch_ir.ir.graph.operator_sets import FLOATS, base_name
 from torch_ir.passes.clean.canonical_arithmetic import ARITHMETIC, is_complex
 from torch_ir.passes.pass_registry import apply_once, named_pass
 from torch_ir.passes.weights.affine import each

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from torch_ir.analysis.cost_model.flop_formulas import FORMULAS, base_name
+from torch_ir.analysis.cost_model.flop_formulas import FORMULAS
 from torch_ir.analysis.shapes.size_polynomials import total
 from torch_ir.ir import Dim, Expr, TensorMeta, evaluate
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ir.sizes.expressions import names_in
 
 

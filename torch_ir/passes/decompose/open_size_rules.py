@@ -29,7 +29,7 @@ def decomposed_openly(
     node: OpNode,
     device: str,
     points: Points,
-    edges: Points = (),
+    edges: Points,
     at_one_size: Callable[[OpNode, str], IR | str] = decomposed,
 ) -> IR | str:
     """Return a function body that computes the node at all sizes, or the reason why there is none.
@@ -70,7 +70,7 @@ def _at_edge(
 
 
 def _at(node: OpNode, sizes: Mapping[str, int]) -> OpNode:
-    """Return a copy of a node, with tensors of its own, at these sizes."""
+    """Return a copy of a node, with its own tensors, at these sizes."""
     copies: dict[TensorMeta, TensorMeta] = {}
 
     def copied(tensor: TensorMeta) -> TensorMeta:

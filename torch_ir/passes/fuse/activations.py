@@ -10,9 +10,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.ir.graph.operator_sets import FLOATS
+from torch_ir.ir.graph.operator_sets import FLOATS, base_name
 from torch_ir.passes.clamp_bounds import bounds_of
 from torch_ir.passes.fuse.match_variants import Polynomial, between, maker, polynomial
 from torch_ir.passes.pass_registry import rule_pass

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.ir.graph.operator_sets import FLOATS
+from torch_ir.ir.graph.operator_sets import FLOATS, base_name
 from torch_ir.ops.effects import gives_its_input
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.passes.clean.canonical_arithmetic import is_number

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.analysis.cost_model.traffic import is_view
 from torch_ir.ir import IR, OpNode
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import OpOverload
 from torch_ir.passes.fuse.fused_calls import Group, Limits, fuse_groups

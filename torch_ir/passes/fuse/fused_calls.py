@@ -9,11 +9,11 @@ writes its results once: intermediate results stay out of memory.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
 
+from torch_ir.analysis.dependencies.order import cyclic_sets, dependency_order
 from torch_ir.analysis.memory.aliasing import memory_of
 from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.ir import IR, OpNode, TensorMeta
@@ -152,60 +152,14 @@ def _ordered(ir: IR, groups: Sequence[Group]) -> list[Unit]:
 
 
 def _sorted(ir: IR, unit_of: Mapping[OpNode, Unit]) -> tuple[list[Unit], list[list[Unit]]]:
-    """Sort units topologically, earliest original position first; return the order, and sets of circular units."""
+    """Sort units topologically, by the position of their last node; return the order, and sets of circular units."""
     at = {unit_of[node]: number for number, node in enumerate(ir.nodes)}
-    unit_at = {number: unit for unit, number in at.items()}
-    edges = {(unit_of[before], unit_of[node]): None for node, before in _edges(ir)}
-    feeds: dict[Unit, list[Unit]] = {unit: [] for unit in at}
-    waiting = dict.fromkeys(at, 0)
-    for before, unit in edges:
-        if before is not unit:
-            feeds[before].append(unit)
-            waiting[unit] += 1
-    ready = [at[unit] for unit, count in waiting.items() if not count]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        order.append(unit_at[heapq.heappop(ready)])
-        for reader in feeds[order[-1]]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heapq.heappush(ready, at[reader])
-    blocked = {unit: [reader for reader in feeds[unit] if waiting[reader]] for unit, left in waiting.items() if left}
-    return order, [sorted(knot, key=at.__getitem__) for knot in _knots(blocked)]
-
-
-def _knots(feeds: Mapping[Unit, Sequence[Unit]]) -> Iterator[list[Unit]]:
-    """Yield the sets of units that depend on each other: strongly connected components, by Tarjan's algorithm."""
-    number: dict[Unit, int] = {}
-    lowest: dict[Unit, int] = {}
-    found: list[Unit] = []  # whose set is not complete
-    pending: set[Unit] = set()  # the same
-    for start in feeds:
-        path = [(start, iter(feeds[start]))] if start not in number else []
-        while path:
-            unit, readers = path[-1]
-            if unit not in number:
-                number[unit] = lowest[unit] = len(number)
-                found.append(unit)
-                pending.add(unit)
-            for reader in readers:
-                if reader not in number:
-                    path.append((reader, iter(feeds[reader])))
-                    break
-                if reader in pending:
-                    lowest[unit] = min(lowest[unit], number[reader])
-            else:
-                path.pop()
-                if path:
-                    lowest[path[-1][0]] = min(lowest[path[-1][0]], lowest[unit])
-                if lowest[unit] == number[unit]:
-                    knot = [found.pop()]
-                    while knot[-1] is not unit:
-                        knot.append(found.pop())
-                    pending.difference_update(knot)
-                    if len(knot) > 1:
-                        yield knot
+    before: dict[Unit, list[Unit]] = {unit: [] for unit in sorted(at, key=at.__getitem__)}
+    for node, other in _edges(ir):
+        if unit_of[other] is not unit_of[node]:
+            before[unit_of[node]].append(unit_of[other])
+    order, blocked = dependency_order(before)
+    return order, [sorted(units, key=at.__getitem__) for units in cyclic_sets(blocked)]
 
 
 def _edges(ir: IR) -> Iterator[tuple[OpNode, OpNode]]:

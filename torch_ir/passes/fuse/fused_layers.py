@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.graph.operator_sets import CONVOLUTIONS
+from torch_ir.ir.graph.operator_sets import CONVOLUTIONS, base_name
 from torch_ir.passes.clamp_bounds import bounds_of
 from torch_ir.passes.fuse.fused_calls import Group, fuse
 from torch_ir.passes.fuse.match_variants import between, maker, orders

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.passes.clean.canonical_arithmetic import is_number
 
 CASTS = ("aten.to", "aten._to_copy", "aten.type_as", "prims.convert_element_type")

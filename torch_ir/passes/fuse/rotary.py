@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.passes.fuse.fused_calls import Group, fuse
 from torch_ir.passes.fuse.match_variants import between, maker, orders
 from torch_ir.passes.pass_registry import named_pass

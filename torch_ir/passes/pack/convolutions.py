@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.ir.graph.operator_sets import CONVOLUTIONS
+from torch_ir.ir.graph.operator_sets import CONVOLUTIONS, base_name
 from torch_ir.passes.clamp_bounds import bounds_of
 from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.passes.weights.affine import each, obstacle

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.ir.graph.operator_sets import CONVOLUTIONS, FLOATS
+from torch_ir.ir.graph.operator_sets import CONVOLUTIONS, FLOATS, base_name
 from torch_ir.rewrite import Builder
 
 LINEAR = "aten.linear.default"
@@ -59,7 +59,7 @@ def layer_of(node: OpNode) -> Layer | None:
     sizes = tuple(size for size in weight.shape if isinstance(size, int))
     if weight.dtype not in FLOATS or weight.placement is not None or not 2 <= len(sizes) == len(weight.shape):
         return None
-    is_transposed = node.attrs.get("transposed", node.op_type.rpartition(".")[0] in TRANSPOSED)
+    is_transposed = node.attrs.get("transposed", base_name(node.op_type) in TRANSPOSED)
     return Layer(node, weight, node["bias"], sizes, node.attrs.get("groups", 1), is_transposed)
 
 
