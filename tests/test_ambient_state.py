@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.ambient_sweep import MODES, ROADS, Factories, Promotions, outcomes, sample, setting_cases
+from tests.proof import module
 from torch_ir import IR, CaptureWarning, ConversionError, ExecutionError, IRExecutor, extract_ir
 from torch_ir import compile as compiled
 from torch_ir.safety import load_ir
@@ -92,6 +93,13 @@ def test_a_default_dtype_that_forward_sets(road: str) -> None:
 class _Close(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.isclose(x, x + 1)
+
+
+def test_counts_of_integer_weights_are_float64_by_themselves() -> None:
+    """`bincount` takes no dtype from torch's default, and torch has no shape rule that could say so."""
+    model = module(lambda self, x, w: torch.bincount(x, w, minlength=6))
+    ir = extract_ir(model, (torch.tensor([1, 1, 3]), torch.tensor([2, 3, 4])), strict=False)
+    assert ir.graph_outputs[0].dtype == "float64"
 
 
 def test_integers_that_are_compared_in_the_default_dtype() -> None:

@@ -116,6 +116,40 @@ def test_weights_leave_the_body() -> None:
     """)  # noqa: E501  # the text of a graph
 
 
+def test_a_call_on_weights_leaves_the_body_with_its_function() -> None:
+    """A body's own function moves with the call, under a free name: the graph may have another function of that name."""
+    ir = IR.parse("""
+        function block.scaled(w: float32[2]) {
+          mul: float32[2] = aten.mul.Tensor(self=w, other=3)
+          return mul
+        }
+
+        function block(x: float32[2], w: float32[2]) {
+          uses @scaled
+          twice: float32[2] = call(w=w, function=@scaled)
+          add: float32[2] = aten.add.Tensor(self=x, other=twice, alpha=1)
+          return add
+        }
+
+        function scaled(x: float32[2]) {
+          neg: float32[2] = aten.neg.default(self=x)
+          return neg
+        }
+
+        graph(x: float32[2]) {
+          param w: float32[2] = "w"
+          uses @block
+          uses @scaled
+          first: float32[2] = call(x=x, w=w, function=@block)
+          last: float32[2] = call(x=first, function=@scaled)
+          return last
+        }
+    """)
+    after = optimized(ir, ["hoist-from-functions"])
+    assert [node.attrs["function"] for node in after.nodes] == ["scaled_1", "block", "scaled"]
+    assert not after.functions["block"].functions
+
+
 def test_entry_points_stay() -> None:
     """The decode graph of a language model has no callers, is optimised too, and is kept."""
     transformers = pytest.importorskip("transformers", reason="torch-ir[transformers] is not installed")

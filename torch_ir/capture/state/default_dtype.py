@@ -31,6 +31,7 @@ from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_torch
 _USUAL = frozenset(("float32", "complex64"))  # results under the default dtype of graphs
 _WHERE, _WHERE_SCALARS = "aten.where.self", "aten.where.Scalar"
 _CLOSE = "aten.isclose.default"  # compares integers as numbers of the default dtype
+_WITHOUT_RULE = {"aten.bincount.default": ["float64"]}  # with integer weights, under every default dtype
 _SIZE = 4  # for every open size: the result dtype of these operators does not depend on sizes
 
 
@@ -125,6 +126,8 @@ def _makes_declared(node: OpNode) -> bool:
 
 def _made(node: OpNode) -> list[str] | None:
     """Return the result dtypes of a node under float32; None if torch cannot infer them."""
+    if node.op_type in _WITHOUT_RULE:
+        return _WITHOUT_RULE[node.op_type]
     operator = find_operator(node.op_type)
     if not isinstance(operator, OpOverload):
         return None

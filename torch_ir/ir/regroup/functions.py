@@ -302,8 +302,7 @@ class _Place:
     def adopt(self, ir: IR, name: str) -> None:
         """Copy the functions of a function to the graph, under free names."""
         body = ir.functions[name]
-        self.renamed[body] = {ref: FunctionRef(fresh(ref, self.functions)) for ref in body.functions}
-        ir.functions.update((self.renamed[body][ref], nested.clone()) for ref, nested in body.functions.items())
+        self.renamed[body] = adopt_functions(ir, body, body.functions, self.functions)
 
     def body(self, body: IR, call: OpNode) -> list[OpNode]:
         """Return the nodes of a body for one call, named after the nodes that the call represents."""
@@ -318,7 +317,7 @@ class _Place:
             added.append(node.copy(copies.__getitem__, name))
             added[-1].origin, added[-1].origins = placed_in(call.origin, node.origin), own
             if body.functions:
-                added[-1].attrs = {key: _renamed(value, self.renamed[body]) for key, value in node.attrs.items()}
+                added[-1].attrs = renamed_functions(node.attrs, self.renamed[body])
         for inner, outer in zip(body.graph_outputs, call.outputs, strict=True):
             outer.replace_all_uses_with(copies[inner])
             self.moved[outer] = copies[inner]
@@ -332,13 +331,20 @@ class _Place:
         return fresh(element_name(name, tensor.name[len(node.name) :], self.captured), self.tensors)
 
 
-def _renamed(value: Any, names: Mapping[str, FunctionRef]) -> Any:
-    """Return an attribute with other names of functions, also in lists, as `flex_attention` has them."""
+def adopt_functions(ir: IR, body: IR, wanted: Iterable[str], taken: Names) -> dict[str, FunctionRef]:
+    """Copy functions of a body to the graph that calls it, under free names; return the new names."""
+    names = {name: FunctionRef(fresh(name, taken)) for name in wanted}
+    ir.functions.update((new, body.functions[name].clone()) for name, new in names.items())
+    return names
+
+
+def renamed_functions(value: Any, names: Mapping[str, FunctionRef]) -> Any:
+    """Return attributes with other names of functions, also in lists, as `flex_attention` has them."""
     if isinstance(value, FunctionRef):
         return names[value]
     if isinstance(value, (list, tuple)):
-        return type(value)(_renamed(item, names) for item in value)
-    return {key: _renamed(item, names) for key, item in value.items()} if isinstance(value, dict) else value
+        return type(value)(renamed_functions(item, names) for item in value)
+    return {key: renamed_functions(item, names) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def captured_names(ir: IR) -> set[str]:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch_ir.analysis.values.rewrite_context import Knowledge
-from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.graph.free_names import FreeNames, fresh, taken_names
+from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
+from torch_ir.ir.graph.free_names import FreeNames, Names, fresh, taken_names
 from torch_ir.ir.graph.io_tree import call as structure_of_call
 from torch_ir.ir.graph.origins import placed_in
-from torch_ir.ir.regroup.functions import FUSED, STAGE, calls_by_function, origins_in
+from torch_ir.ir.regroup.functions import (
+    FUSED,
+    STAGE,
+    adopt_functions,
+    called_by,
+    calls_by_function,
+    drop_unused,
+    origins_in,
+    renamed_functions,
+)
 from torch_ir.passes.pass_registry import named_pass
 from torch_ir.rewrite.change_log import current_journal
 
@@ -53,6 +62,9 @@ class _Hoisting:
         made = [tensor for node in self.moved for tensor in node.outputs]
         self.crossing = [tensor for tensor in made if not staying.isdisjoint(tensor._uses)]
         taken = {tensor.name for tensor in body.tensors()}
+        self.functions: Mapping[
+            str, FunctionRef
+        ] = {}  # functions of the body that moved nodes call -> their names outside
         self.inputs = [tensor.copy(fresh(f"{tensor.name}_once", taken)) for tensor in self.crossing]
 
     def run(self) -> int:
@@ -63,6 +75,8 @@ class _Hoisting:
 
     def _move(self) -> None:
         names = FreeNames(taken_names(self.ir))
+        called = called_by(self.moved)
+        self.functions = adopt_functions(self.ir, self.body, called, Names(self.ir.functions))
         before = {call: self._copies(call, names) for call in self.calls}
         self.ir.nodes = [one for node in self.ir.nodes for one in (*before.get(node, ()), node)]
         for tensor, given in zip(self.crossing, self.inputs, strict=True):
@@ -72,6 +86,7 @@ class _Hoisting:
             node.inputs = ()
             current_journal().changed("hoist-from-functions", node.name, node.origins)
         self.body.nodes = [node for node in self.body.nodes if node not in gone]
+        drop_unused(self.body, called)
         self.body.graph_inputs += self.inputs
         self.body.input_tree = structure_of_call(len(self.body.graph_inputs))
         Knowledge.of(self.body).assume_weights(self.inputs)
@@ -87,6 +102,8 @@ class _Hoisting:
             for index, tensor in enumerate(node.outputs):
                 values[tensor] = tensor.copy(name if len(node.outputs) == 1 else names.free(f"{name}_{index}"))
             copies.append(node.copy(values.__getitem__, name))
+            if self.functions:
+                copies[-1].attrs = renamed_functions(node.attrs, self.functions)
             copies[-1].origin, copies[-1].origins = placed_in(call.origin, node.origin), origins.pop(node)
         call.origins = tuple(name for own in origins.values() for name in own) or call.origins
         made = [values[tensor] for tensor in self.crossing]
