@@ -131,6 +131,14 @@ def test_what_is_read_at_the_start_makes_it_start_by_itself(tmp_path: Path, prog
     assert program.ended() == 0
 
 
+def test_variables_that_torch_sets_in_a_worker_do_not_matter(tmp_path: Path, programs: Path) -> None:
+    """Inductor sets one with its first kernel; every later program of that worker is forked all the same."""
+    code = "tell('torch' in sys.modules)"
+    program = Program(programs, tmp_path, code, env=_with(_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR="7"))
+    assert program.ended() == 0
+    assert program.told() == [True]
+
+
 def test_threads_are_as_many_as_its_environment_says(tmp_path: Path, programs: Path) -> None:
     code = "is_forked = 'torch' in sys.modules; import torch; tell(is_forked, torch.get_num_threads())"
     program = Program(programs, tmp_path, code, env=_with(OMP_NUM_THREADS="3"))

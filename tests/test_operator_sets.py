@@ -210,8 +210,15 @@ def test_files_with_fused_operators_load_for_ever() -> None:
     assert all(node.op_type.startswith("aten.") for node in ir.at_level("aten").nodes)
 
 
-@pytest.mark.parametrize("function", ["roll", "fftshift", "ifftshift"])
-@pytest.mark.parametrize("named", [("n", 200), ("length", 4000), ("t", None)])
+# Each function with one of the sizes, and with the others where every sweep is in full.
+ROLLED = [
+    pytest.param(function, named, marks=() if place == number else pytest.mark.slow)
+    for place, function in enumerate(("roll", "fftshift", "ifftshift"))
+    for number, named in enumerate((("n", 200), ("length", 4000), ("t", None)))
+]
+
+
+@pytest.mark.parametrize(("function", "named"), ROLLED)
 def test_halves_of_odd_sizes_are_decomposed(function: str, named: tuple[str, int | None]) -> None:
     """The decomposition rolls by `n - n // 2`, which is `n // 2` at even sizes only."""
 

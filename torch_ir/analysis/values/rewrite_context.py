@@ -94,13 +94,13 @@ class Knowledge:
                 maker = one.producer
                 if maker is None:
                     self._fixed[one] = one.param is not None
-                elif not is_fixed(maker, self._ir.functions):
+                elif any(self._fixed.get(source) is False for source in maker.inputs):
                     self._fixed[one] = False
                 elif unknown := [source for source in maker.inputs if source not in self._fixed]:
                     left += unknown
                     continue
-                else:
-                    self._fixed[one] = all(self._fixed[source] for source in maker.inputs)
+                else:  # last, because it reads the body of a call, which many layers share
+                    self._fixed[one] = is_fixed(maker, self._ir.functions)
             left.pop()
         return self._fixed[tensor]
 

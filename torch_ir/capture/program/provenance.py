@@ -21,10 +21,11 @@ from torch_ir.ir import Origin
 FUNCTION = "torch_function"  # key in fx meta: the torch function that the model called
 _FRAME = re.compile(r'File "([^"<][^"]*)", line (\d+)')  # not generated code, whose file is "<...>"
 _CALL = re.compile(r"@(\d+)$")
-# torch, torch_ir, sympy, and frames that torch invents for inserted code
-_sympy = find_spec("sympy")  # not imported, which is slow
+# found and not imported, which is slow; an `assert` in a test file calls pytest, whose session holds every test
+_LIBRARIES = [spec.origin for name in ("sympy", "_pytest", "pluggy") if (spec := find_spec(name)) and spec.origin]
+# torch, torch_ir, these, and frames that torch invents for inserted code
 _INSIDE = (
-    *(os.path.dirname(file) + os.sep for file in (torch.__file__, _version.__file__, _sympy and _sympy.origin) if file),
+    *(os.path.dirname(file) + os.sep for file in (torch.__file__, _version.__file__, *_LIBRARIES) if file),
     "torch/",
 )
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
