@@ -117,7 +117,7 @@ def test_weights_leave_the_body() -> None:
 
 
 def test_a_call_on_weights_leaves_the_body_with_its_function() -> None:
-    """A body's own function moves with the call, under a free name: the graph may have another function of that name."""
+    """A function of the body moves with the call, under a free name, as the graph may have one of that name."""
     ir = IR.parse("""
         function block.scaled(w: float32[2]) {
           mul: float32[2] = aten.mul.Tensor(self=w, other=3)
