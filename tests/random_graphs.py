@@ -16,6 +16,7 @@ from torch_ir.analysis.shapes.open_sizes import points_of
 from torch_ir.errors import GraphError, TorchIRError
 from torch_ir.ir import IR, OpNode, TensorMeta, evaluate
 from torch_ir.ir.regroup.functions import drop_unused, given_by, inline, outline
+from torch_ir.ir.sizes.specialize import squeezed_sizes
 from torch_ir.ops.effects import writes_in_place
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.run.executor import IRExecutor
@@ -85,11 +86,17 @@ def runs(ir: IR) -> bool:
                 outcome = executor.run(inputs_of(ir, sizes, number))
                 found = [*outcome.outputs, *outcome.mutations.values()]
                 said = [[evaluate(dim, sizes) for dim in tensor.shape] for tensor in ir.returns.inputs]
-                if said != [list(value.shape) for value in found]:  # at a size of 1, `squeeze` drops it
+                if said != [list(value.shape) for value in found] or any(_drops_a_size(ir, sizes)):
                     return False
         except (TorchIRError, Warning):
             return False
     return not any(map(writes_in_place, ir.all_nodes()))
+
+
+def _drops_a_size(ir: IR, sizes: Mapping[str, int]) -> Iterator[bool]:
+    """Yield whether a size that `squeeze` keeps by its recorded shape is 1; optimised graphs refuse such a call."""
+    for node in ir.all_nodes():
+        yield any(isinstance(dim, str) and evaluate(dim, sizes) == 1 for dim in squeezed_sizes(node))
 
 
 def sizes_of(ir: IR) -> list[Mapping[str, int]]:

@@ -40,7 +40,7 @@ def _viewed(d: Draft, x: TensorMeta) -> Any:
         lambda: d.op("t", x),
         lambda: d.op("view", x, [-1, *sizes[2:]]),
         lambda: d.op("diagonal", x),
-        lambda: d.op("view.dtype", x, Dtype(d.draw.choice(("int32", "float32", "int16")))),
+        lambda: d.op("view.dtype", d.sharp(lambda t: t is x), Dtype(d.draw.choice(("int32", "float32", "int16")))),
         lambda: d.op("unflatten.int", x, -1, [2, -1]),
     ]  # fmt: skip
     try:

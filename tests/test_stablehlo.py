@@ -17,10 +17,10 @@ from tests.stablehlo_models.sweep import CATALOGUE, EQUAL, NOT_COMPILED, Case, c
 from torch_ir import IR, ConversionError, OpNode, extract_ir, to_stablehlo
 from torch_ir.cli import main
 from torch_ir.errors import UnsupportedOperatorsError
+from torch_ir.ops.own_decompositions import histc
 from torch_ir.ops.schema import arguments, find_operator
 from torch_ir.targets.stablehlo.element_types import scalar_text
 from torch_ir.targets.stablehlo.rules import RULES
-from torch_ir.targets.stablehlo.torch_rules import histc
 
 SAMPLE = random.Random(0).sample([entry.name for entry in catalogue.entries()], 8)
 

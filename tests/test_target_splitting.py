@@ -95,9 +95,25 @@ def test_decompose_is_all_or_nothing() -> None:
     ]
 
 
+BATCH = torch.export.Dim("batch", min=2, max=8)
+
+
+def test_decompose_splits_at_symbolic_sizes() -> None:
+    ir = extract_ir(Swish().eval(), (torch.empty(4, 3, device="meta"),), dynamic_shapes=({0: BATCH},))
+    lowered = accepting("aten.sigmoid", "aten.mul", "aten.add").lower(ir, decompose=True)
+    assert lowered.is_complete
+    assert_joined(lowered)
+    assert [layer.name for layer in lowered][:2] == ["silu.sigmoid", "silu.mul"]
+
+
 def test_decompose_says_why_not_where_sizes_vary() -> None:
-    batch = torch.export.Dim("batch", min=2, max=8)
-    ir = extract_ir(Swish().eval(), (torch.empty(4, 3, device="meta"),), dynamic_shapes=({0: batch},))
-    npu = accepting("aten.sigmoid", "aten.mul", "aten.add")
-    assert "not split: its sizes vary: batch" in str(npu.lower(ir, decompose=True).missing[0])
-    assert npu.lower(ir.specialize(batch=3), decompose=True).is_complete
+    """The rule of bicubic resampling computes weights from the size; at one size they are constants."""
+
+    class Resized(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.interpolate(x, size=(5, 5), mode="bicubic")
+
+    ir = extract_ir(Resized().eval(), (torch.empty(1, 1, 6, 4, device="meta"),), dynamic_shapes=({2: BATCH},))
+    (missing,) = Interpreter({"upsample_bicubic2d"}).lower(ir, decompose=True).missing
+    assert "not split: its sizes vary, and its decomposition has constants that depend on them" in str(missing)
+    assert Interpreter({"upsample_bicubic2d"}).lower(ir.specialize(batch=3), decompose=True).is_complete

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_ir.ops.own_decompositions import GROUPED, histc
 from torch_ir.passes.decompose.quantized_rules import QUANTIZED
 from torch_ir.passes.decompose.rewriting import Rule
 from torch_ir.targets.onnx.exact_operators import NORMS, SOFTMAX, attention, masked_attention, scatter_mean
@@ -151,6 +152,11 @@ def squeeze(self: Tensor, dim: int) -> Any:
     return NotImplemented if self.shape[dim] == 1 else self.reshape(self.shape)
 
 
+def empty_like(self: Tensor, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
+    """Fill with zeros; OpenVINO has no memory without values."""
+    return torch.zeros_like(self, dtype=dtype)
+
+
 def _unsigned(operator: Any) -> Rule:
     """Return a rule that converts uint8 operands to float: IREE treats them as signed here."""
 
@@ -191,6 +197,9 @@ SPREAD: dict[str, Rule] = {
     **{f"aten.std.{overload}": rule for overload, rule in _spread(_root).items()},
 }
 OPENVINO: dict[str, Rule] = {
+    **GROUPED,
+    "aten.histc.default": histc,
+    "aten.empty_like.default": empty_like,
     "aten.squeeze.dim": squeeze,
     "aten.pow.Tensor_Scalar": power,
     "aten.square.default": square,
@@ -203,4 +212,12 @@ OPENVINO: dict[str, Rule] = {
     **QUANTIZED,
     "aten.scatter_reduce.two": scatter_mean,
 }
-IREE: dict[str, Rule] = {**BYTES, **SOFTMAX, **WIDENED, **INDICES, **NORMS, "aten.softshrink.default": softshrink}
+IREE: dict[str, Rule] = {
+    **BYTES,
+    **SOFTMAX,
+    **WIDENED,
+    **INDICES,
+    **NORMS,
+    "aten.softshrink.default": softshrink,
+    "aten.scaled_dot_product_attention.default": attention,
+}

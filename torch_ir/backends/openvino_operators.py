@@ -43,7 +43,9 @@ def _divide(left: Tensor, right: Any, *, rounding_mode: str | None) -> Any:
 
 
 def _floor_divide(left: Tensor, right: Any) -> Any:
-    """Round integers down; OpenVINO rounds towards zero."""
+    """Round integers down; OpenVINO rounds towards zero. It compares tensors, not sizes."""
+    is_size = isinstance(right, torch.SymInt)
+    right = torch.full((), right, dtype=left.dtype) if is_size else right
     whole = torch.div(left, right, rounding_mode="trunc")
     if whole.is_floating_point():
         return NotImplemented

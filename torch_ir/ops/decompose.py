@@ -24,6 +24,7 @@ from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ops.calling import empty, keywords, mapped, split_arguments
 from torch_ir.ops.effects import is_uninitialised, may_alias, writes_in_place
 from torch_ir.ops.neutral_state import NeutralState
+from torch_ir.ops.own_decompositions import OWN_DECOMPOSITIONS
 from torch_ir.ops.safe_shape_calls import may_call_rule
 from torch_ir.ops.schema import arguments, bind, find_operator, operator_name
 from torch_ir.ops.torch_internals import DisableTorchFunction, OpOverload, can_decompose, decomposition_table
@@ -39,11 +40,13 @@ def decomposed(node: OpNode, device: str = "cpu", *, prims: bool = False) -> IR 
     """Return the body of a function that computes the node with simpler operators, or why there is none.
 
     Its inputs and outputs correspond to those of the node, in order. It is functional, and new tensors are on `device`.
-    With `prims`, its operators may be torch's primitives.
+    With `prims`, its operators may be torch's primitives. Where torch has no decomposition, ours is used.
     """
     found = _operator_of(node)
     if isinstance(found, str):
         return found
+    if node.op_type in OWN_DECOMPOSITIONS:
+        return recorded(node, OWN_DECOMPOSITIONS[node.op_type], device)
     shapes: list[Any] = [tensor.shape for tensor in node.inputs]
     if not may_call_rule(found, shapes, {tensor.dtype for tensor in node.inputs}, node.attrs):
         return NO_RULE

@@ -120,7 +120,7 @@ class _Judge:
         if not probe.is_extreme and one and all(map(_is_nothing, one)) and all(map(_is_nothing, other)):
             return NOTHING
         differences = [compare(wanted, got) for wanted, got in zip(one, other, strict=True)]
-        is_lax = probe.kind == INFINITE or (probe.kind == NAN and self.may_lose_nan)
+        is_lax = probe.kind == INFINITE or (probe.is_extreme and self.may_lose_nan)
         where = f" on {probe.kind}" if probe.is_extreme else ""
         if any(difference.reason for difference in differences):
             if why := self.tolerance.objection(probe.values, one, other, self._ran, may_be_finite=is_lax):

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 
+from torch_ir.analysis.shapes.open_sizes import Points, edges_of, points_of
 from torch_ir.analysis.values.node_memo import once_per_form
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.free_names import Names, fresh
-from torch_ir.ops.decompose import decomposed
+from torch_ir.passes.decompose.open_size_rules import decomposed_at_all_sizes
 
 
 class Splitter:
     """Decomposes nodes of one graph; equal nodes are decomposed once."""
 
     def __init__(self, ir: IR) -> None:
+        self._ir = ir
         self._device = ir.device
         self._names = Names(tensor.name for tensor in ir.tensors())
-        self._decomposed = once_per_form(partial(decomposed, device=ir.device))
+        self._decomposed = once_per_form(partial(decomposed_at_all_sizes, device=ir.device, sizes=lambda: self._sizes))
         self._open: set[str] = set()  # operators being decomposed, to detect recursion
+
+    @cached_property
+    def _sizes(self) -> tuple[Points, Points]:
+        return points_of(self._ir), edges_of(self._ir)
 
     @contextmanager
     def split(self, node: OpNode) -> Iterator[IR]:

@@ -62,17 +62,23 @@ class Constants:
     def __init__(self, ir: IR, budget: Budget | None = None) -> None:
         self._budget = budget or new_budget()
         self._shapes = Shapes(ir)
-        self._never = {target for target, _ in ir.mutations}
-        self._values: dict[TensorMeta, torch.Tensor | None] = dict.fromkeys(self._never)
+        self._values: dict[TensorMeta, torch.Tensor | None] = {target: None for target, _ in ir.mutations}
         self._scalars: dict[TensorMeta, Number | None] = {}
+        self._waiting: set[TensorMeta] = set()  # unknown only because what they are computed from is
 
     def assume(self, tensor: TensorMeta, value: torch.Tensor | None) -> None:
         """Treat an input of a function as a constant, because every call passes it."""
         if value is None or self._values.get(tensor) is not None:
             return
-        self._scalars.clear()  # unknown values may be known now
-        self._values = {one: known for one, known in self._values.items() if known is not None or one in self._never}
+        self.ask_again()
         self._values[tensor] = value
+
+    def ask_again(self) -> None:
+        """Forget what is unknown because something else is: after a replacement, it may be known."""
+        for tensor in self._waiting:
+            self._values.pop(tensor, None)
+        self._waiting.clear()
+        self._scalars = {tensor: number for tensor, number in self._scalars.items() if number is not None}
 
     def value(self, tensor: TensorMeta) -> torch.Tensor | None:
         """Return the value of a tensor, which must not be modified; None if it is unknown or large."""
@@ -119,7 +125,10 @@ class Constants:
         unknown = [None] * len(node.outputs)
         sources = _read(node)
         given = [value for source in sources if (value := self._values[source]) is not None]
-        if len(given) < len(sources) or not all(map(is_small, node.outputs)):
+        if not all(map(is_small, node.outputs)):
+            return unknown
+        if len(given) < len(sources):
+            self._waiting.update(node.outputs)
             return unknown
         if base_name(node.op_type) in _FILLS:
             return [_filled(node)] if self._budget.take(_spent_on(node)) else unknown

@@ -45,10 +45,12 @@ def _over_weights(ir: IR) -> list[OpNode]:
     return [node for node in ir.nodes if node.outputs and all(tensor.param is not None for tensor in node.inputs)]
 
 
-def is_fixed(node: OpNode, functions: Mapping[str, IR] = MappingProxyType({})) -> bool:
+def is_fixed(
+    node: OpNode, functions: Mapping[str, IR] = MappingProxyType({}), judged: dict[IR, bool] | None = None
+) -> bool:
     """Whether a node may run once: equal inputs always produce equal outputs, and it restores no quantised values.
 
-    A call is judged by its body, if given and plain.
+    A call is judged by its body, if given; `judged` holds the bodies that were judged already.
     """
     if node.op_type.startswith(RESTORING):
         return False
@@ -58,7 +60,10 @@ def is_fixed(node: OpNode, functions: Mapping[str, IR] = MappingProxyType({})) -
     if any(_is_steered(value) for name, value in node.attrs.items() if body is None or name != "function"):
         return False
     if body is not None:
-        return not body.params and all(map(is_fixed, body.nodes))
+        judged = {} if judged is None else judged
+        if body not in judged:
+            judged[body] = not body.params and all(is_fixed(inner, body.functions, judged) for inner in body.nodes)
+        return judged[body]
     from torch_ir.ops.effects import is_pure
     from torch_ir.ops.registry import get_execution_fn
 

@@ -81,7 +81,8 @@ class Knowledge:
         return inputs, attrs, made
 
     def ask_again(self) -> None:
-        """Forget which tensors are not weights: after a replacement, they may be."""
+        """Forget which tensors are not weights, and which are unknown: after a replacement, they may be."""
+        self.constants.ask_again()
         self._fixed = {tensor: True for tensor, is_weight in self._fixed.items() if is_weight}
         self._fixed.update((target, False) for target, _ in self._ir.mutations)
 

@@ -65,11 +65,14 @@ def plus_zero(g: Builder, node: OpNode, x: Any, y: Any) -> Any:
 @rule(op("aten.add.Tensor", "aten.add.Scalar", self="x", other="y", alpha=1))
 def plus_any_zero(g: Builder, node: OpNode, x: Any, y: Any) -> Any:
     """add(x, 0.0)  ->  x, which keeps -0.0 where the addition would return 0.0"""
-    return _either(g, node, x, y, 0)
+    return _either(g, node, x, y, 0) if _is_real(node) else _left(g, node, x, y, 0)
 
 
 def _is_real(node: OpNode) -> bool:
-    """Whether the result is real: x * (1 + 0i) turns infinite parts into NaN, and adding 0i loses the sign of -0.0i."""
+    """Whether the result is real: 1 + 0i times x turns infinite parts into NaN, and adding 0i loses the sign of -0.0i.
+
+    `add` multiplies its second argument, by alpha.
+    """
     return not node.output.dtype.startswith("complex")
 
 

@@ -70,8 +70,7 @@ def _without_guards(ir: IR) -> int:
     know, entries = Knowledge.of(ir), current_journal()
     kept = []
     for node in ir.nodes:
-        holds = _GUARDS.get(node.op_type)
-        if holds is None or not holds(node, know):
+        if not always_holds(node, know):
             kept.append(node)
         else:
             node.inputs = ()
@@ -79,6 +78,12 @@ def _without_guards(ir: IR) -> int:
     dropped = len(ir.nodes) - len(kept)
     ir.nodes = kept
     return dropped
+
+
+def always_holds(node: OpNode, know: Knowledge) -> bool:
+    """Whether a node is a guard or an assertion that cannot fail."""
+    holds = _GUARDS.get(node.op_type)
+    return holds is not None and holds(node, know)
 
 
 def _scalar_holds(node: OpNode, know: Knowledge) -> bool:

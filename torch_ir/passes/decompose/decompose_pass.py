@@ -19,10 +19,10 @@ from torch_ir.errors import CommandError, ShapeError, did_you_mean
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames, taken_names
 from torch_ir.ir.regroup.functions import FUSED, inline_all
-from torch_ir.ops.decompose import decomposed, recorded
 from torch_ir.ops.schema import find_operator, operator_names
 from torch_ir.ops.torch_internals import OpOverload
-from torch_ir.passes.decompose.open_size_rules import decomposed_openly, has_open_sizes
+from torch_ir.passes.clean.propagate_sizes import always_holds
+from torch_ir.passes.decompose.open_size_rules import decomposed_at_all_sizes
 from torch_ir.passes.pass_registry import named_pass
 from torch_ir.passes.pipeline import optimize
 from torch_ir.rewrite.change_log import current_journal
@@ -51,7 +51,8 @@ def decompose_to(ir: IR, to: str = CORE) -> int:
     before   y = layer_norm(x, [8], w, b)
     after    y, mean, rstd = native_layer_norm(x, [8], w, b)
 
-    Fused calls outside the set are inlined first. Operators without a rule in torch stay.
+    Fused calls outside the set are inlined first, and assertions that cannot fail are dropped. Operators without a rule
+    in torch stay.
     """
     is_allowed = set_of(to)
     count = inline_all(ir, lambda call: call.op_type.startswith(FUSED) and not is_allowed(call.op_type))
@@ -111,6 +112,11 @@ class Decomposing:
         self._update_strides(node)
         if self.is_allowed(node.op_type) or not isinstance(find_operator(node.op_type), OpOverload):
             return [node]
+        if always_holds(node, self.know):
+            node.inputs = ()
+            self.count += 1
+            self.journal.changed(_NAME, node.name, node.origins)
+            return []
         body = "its decomposition contains the operator itself" if node.op_type in inside else self._body(node)
         steps, why = ([], body) if isinstance(body, str) else self._placed(node, body)
         if why:
@@ -126,9 +132,10 @@ class Decomposing:
     def _decomposed(self, node: OpNode) -> IR | str:
         if node.op_type == "aten.batch_norm.default" and not node["training"] and self.is_allowed(_IDLE_BATCH_NORM):
             return self._idle_batch_norm(node)
-        if has_open_sizes(node):
-            return decomposed_openly(node, self.ir.device, self.know.shapes.points, self._edges)
-        return decomposed(node, self.ir.device, prims=self.prims)
+        return decomposed_at_all_sizes(node, self.ir.device, self._sizes, prims=self.prims)
+
+    def _sizes(self) -> tuple[Points, Points]:
+        return self.know.shapes.points, self._edges
 
     @cached_property
     def _edges(self) -> Points:
@@ -136,13 +143,7 @@ class Decomposing:
 
     def _by_rule(self, node: OpNode, rule: Callable[..., Any]) -> IR | str:
         """Return what a rule, a function of the operator's arguments written in torch, computes, or why it cannot."""
-
-        def at_one_size(known: OpNode, device: str) -> IR | str:
-            return recorded(known, rule, device)
-
-        if has_open_sizes(node):
-            return decomposed_openly(node, self.ir.device, self.know.shapes.points, self._edges, at_one_size)
-        return recorded(node, rule, self.ir.device)
+        return decomposed_at_all_sizes(node, self.ir.device, self._sizes, rule)
 
     def _idle_batch_norm(self, node: OpNode) -> IR:
         """Return batch norm in inference as its core operator, which torch's own rule skips."""

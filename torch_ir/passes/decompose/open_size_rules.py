@@ -5,7 +5,7 @@ Fails if the decompositions differ in structure or a size cannot be expressed by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch_ir.analysis.shapes.open_sizes import Points, expressed, products
@@ -14,7 +14,8 @@ from torch_ir.ir import IR, Expr, OpNode, TensorMeta, evaluate
 from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ops.calling import mapped
-from torch_ir.ops.decompose import decomposed
+from torch_ir.ops.decompose import decomposed, recorded
+from torch_ir.ops.own_decompositions import OWN_DECOMPOSITIONS, SizedRule
 
 
 def has_open_sizes(node: OpNode) -> bool:
@@ -25,16 +26,39 @@ def has_open_sizes(node: OpNode) -> bool:
     )
 
 
+def decomposed_at_all_sizes(
+    node: OpNode,
+    device: str,
+    sizes: Callable[[], tuple[Points, Points]],
+    rule: Callable[..., Any] | None = None,
+    *,
+    prims: bool = False,
+) -> IR | str:
+    """Return a function body that computes the node, by a rule or as torch does, or the reason why there is none.
+
+    `sizes` returns points and edges for `decomposed_openly`; it is called for symbolic sizes.
+    """
+    if not has_open_sizes(node):
+        return decomposed(node, device, prims=prims) if rule is None else recorded(node, rule, device)
+    rule = OWN_DECOMPOSITIONS.get(node.op_type) if rule is None else rule
+    if rule is None:
+        return decomposed_openly(node, device, *sizes())
+    opened, likely = (rule.opened, rule.sizes(node)) if isinstance(rule, SizedRule) else (rule, ())
+    return decomposed_openly(node, device, *sizes(), lambda known, device: recorded(known, opened, device), likely)
+
+
 def decomposed_openly(
     node: OpNode,
     device: str,
     points: Points,
     edges: Points,
     at_one_size: Callable[[OpNode, str], IR | str] = decomposed,
+    sizes: Iterable[Dim] = (),
 ) -> IR | str:
     """Return a function body that computes the node at all sizes, or the reason why there is none.
 
-    `at_one_size` decomposes a copy of the node with concrete sizes. The body is also compared with those at the `edges`
+    `at_one_size` decomposes a copy of the node with concrete sizes; `sizes` are expressions that steps may have as
+    sizes, in addition to those of the node. The body is also compared with those at the `edges`
     of the ranges if an attribute of the node depends on sizes, as in `pad(x, (0, max(0, 2 - n)))`.
     """
     if len(points) < 2:
@@ -53,7 +77,7 @@ def decomposed_openly(
             if other is not None and _structure(other) == _structure(bodies[0]):
                 points, bodies = (*points, point), [*bodies, other]
     try:
-        return _Merge(node, points).of(bodies)
+        return _Merge(node, points, sizes).of(bodies)
     except ConversionError as error:
         return str(error)
 
@@ -100,10 +124,10 @@ def _structure(body: IR) -> Hashable:
 class _Merge:
     """Merge graphs that differ in numbers alone into one with symbolic sizes."""
 
-    def __init__(self, node: OpNode, points: Points) -> None:
+    def __init__(self, node: OpNode, points: Points, sizes: Iterable[Dim] = ()) -> None:
         self.op_type = node.op_type
         self.points = points
-        self.known = list(dict.fromkeys(_likely_sizes(node)))
+        self.known = list(dict.fromkeys([*sizes, *_likely_sizes(node)]))
 
     def of(self, bodies: Sequence[IR]) -> IR:
         merged = bodies[0].clone()

@@ -53,8 +53,10 @@ class Layer:
         return padding == "valid" or not any(padding if isinstance(padding, (list, tuple)) else [padding])
 
 
-def layer_of(node: OpNode) -> Layer | None:
-    """Return a node as a layer; None if its weight is not one unsharded floating-point tensor."""
+def layer_of(node: OpNode, is_weight: Callable[[TensorMeta], bool]) -> Layer | None:
+    """Return a node as a layer; None if it runs once, or its weight is not one unsharded floating-point tensor."""
+    if is_weight(node.outputs[0]):
+        return None
     weight = node["weight"]
     sizes = tuple(size for size in weight.shape if isinstance(size, int))
     if weight.dtype not in FLOATS or weight.placement is not None or not 2 <= len(sizes) == len(weight.shape):

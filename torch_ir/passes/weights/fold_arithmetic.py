@@ -73,7 +73,7 @@ def _foldable(g: Builder, node: OpNode, before: OpNode, other: Any, *, factor: A
 
     `factor` is what the weights are multiplied with, if anything.
     """
-    layer = layer_of(before)
+    layer = layer_of(before, g.is_weight)
     if layer is None or node.outputs[0].dtype != layer.made.dtype:
         return None
     if isinstance(other, TensorMeta):

@@ -30,7 +30,7 @@ _NORMS = (
 @rule(op(*_NORMS, input=op(*LAYERS).named("before")))
 def norm_after_layer(g: Builder, node: OpNode, before: OpNode) -> object:
     """batch_norm(conv(x, w, b))  ->  conv(x, w * s, b * s + beta - mean * s),  s = gamma / sqrt(var + eps)"""
-    layer = layer_of(before)
+    layer = layer_of(before, g.is_weight)
     if layer is None:
         return None
     if why := _objection(g, node, layer) or shared(layer.made):
@@ -42,7 +42,7 @@ def norm_after_layer(g: Builder, node: OpNode, before: OpNode) -> object:
 @rule(op(*LAYERS, input=op(*_NORMS).named("norm")))
 def norm_before_layer(g: Builder, node: OpNode, norm: OpNode) -> object:
     """conv(batch_norm(x), w, b)  ->  conv(x, w * s, sum(w * (beta - mean * s)) + b),  s = gamma / sqrt(var + eps)"""
-    layer = layer_of(node)
+    layer = layer_of(node, g.is_weight)
     if layer is None:
         return None
     if why := _objection(g, norm, layer) or _objection_before(layer) or shared(norm.outputs[0]):

@@ -52,7 +52,7 @@ def linear_of_rows(
 @rule(op(LINEAR, input=op(LINEAR).named("before")))
 def two_linears(g: Builder, node: OpNode, before: OpNode) -> object:
     """linear(linear(x, w1, b1), w2, b2)  ->  linear(x, w2 @ w1, w2 @ b1 + b2),  where that is no more work"""
-    first, second = layer_of(before), layer_of(node)
+    first, second = layer_of(before, g.is_weight), layer_of(node, g.is_weight)
     if first is None or second is None:
         return None
     if why := obstacle(g.is_weight, first.weight, first.bias, second.weight, second.bias) or shared(first.made):

@@ -32,7 +32,7 @@ def merge_projections(ir: IR) -> int:
     after    q, k = split(linear(x, cat([wq, wk])), [8, 8], -1)
     """
     merging = _Merging(ir)
-    made = {group[0].node: merging.merged(group) for group in _groups(ir)}
+    made = {group[0].node: merging.merged(group) for group in _groups(ir, merging.know)}
     if merging.gone:
         ir.nodes = topological_order(
             new for node in ir.nodes for new in (*made.get(node, ()), node) if new not in merging.gone
@@ -40,11 +40,11 @@ def merge_projections(ir: IR) -> int:
     return merging.count
 
 
-def _groups(ir: IR) -> list[list[Layer]]:
+def _groups(ir: IR, know: Knowledge) -> list[list[Layer]]:
     """Return the groups to merge: layers of one module with the same input and the same weight dtype."""
     groups: dict[Hashable, list[Layer]] = {}
     for node in ir.nodes:
-        layer = layer_of(node) if node.op_type == LINEAR else None
+        layer = layer_of(node, know.is_weight) if node.op_type == LINEAR else None
         if layer is not None:
             module = node.origin.module.rpartition(".")[0]
             groups.setdefault((node["input"], layer.weight.dtype, module), []).append(layer)

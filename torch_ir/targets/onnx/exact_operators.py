@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from torch_ir.ir import OpNode
+from torch_ir.ops.own_decompositions import GROUPED
 from torch_ir.passes.decompose.quantized_rules import QUANTIZED
 from torch_ir.passes.decompose.rewriting import Rule
 from torch_ir.targets.stablehlo.torch_rules import log_sigmoid
@@ -193,6 +194,7 @@ SOFTMAX: dict[str, Rule] = {
     "aten.log_softmax.int": _in_dtype(_aten.log_softmax.int),
 }
 EXPORTED: dict[str, Rule] = {
+    **GROUPED,
     "aten.scaled_dot_product_attention.default": attention,
     **SOFTMAX,
     **NORMS,

@@ -86,15 +86,6 @@ def attention(
     return torch.matmul(weights, v).to(query.dtype)
 
 
-def grouped_mm(input: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
-    """Multiply each row by the matrix of its group: `offs` are the ends of the groups. Other rows are zeros."""
-    rows = torch.arange(input.shape[0], dtype=torch.int64, device=input.device)
-    groups = (rows[:, None] >= offs[None, :]).sum(1)
-    every = torch.matmul(input[None], weight)
-    chosen = every[groups.clamp(max=weight.shape[0] - 1), rows]
-    return torch.where((groups < weight.shape[0])[:, None], chosen, 0.0)
-
-
 def masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """Write the next element of the source wherever the mask is true."""
     self = torch.where(mask, self, self)  # broadcast
@@ -152,16 +143,6 @@ def pad_circular(self: Tensor, pad: list[int]) -> Tensor:
     return value
 
 
-def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
-    """Count elements in equal bins of a range; without a range, it would depend on the data."""
-    if min >= max:
-        return NotImplemented
-    flat = self.reshape(-1, 1)
-    places = ((flat - min) * bins / (max - min)).floor().clamp(max=bins - 1)
-    bars = torch.arange(bins, dtype=self.dtype, device=self.device)
-    return ((places == bars) & (flat >= min) & (flat <= max)).sum(0).to(self.dtype)
-
-
 def is_close(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
     close = self == other
     if equal_nan and self.is_floating_point():
@@ -184,13 +165,11 @@ TORCH_RULES: dict[str, TorchRule] = {
     "aten._embedding_bag.default": embedding_bag,
     "aten._embedding_bag_forward_only.default": embedding_bag,
     "aten.scaled_dot_product_attention.default": attention,
-    "transformers.grouped_mm_fallback.default": grouped_mm,
     "aten.masked_scatter.default": masked_scatter,
     "aten.as_strided.default": as_strided,
     "aten._pad_circular.default": pad_circular,
     "aten.cosine_similarity.default": cosine_similarity,
     "aten._trilinear.default": trilinear,
-    "aten.histc.default": histc,
     "aten.isclose.default": is_close,
     "aten.log_sigmoid.default": log_sigmoid,
 }
