@@ -1,6 +1,7 @@
 """Forms of language models: each generates the model's tokens, or is refused before capture."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from torch_ir.llm import extract_llm, tiny_check, verify_llm
 from torch_ir.llm.caches import Caches
 from torch_ir.llm.encoder_decoder import EncoderDecoder
 from torch_ir.llm.entry_points import DecoderOnly
-from torch_ir.llm.generation import example_prompt
+from torch_ir.llm.generation import compare_steps, example_prompt
 from torch_ir.llm.tiny_config import shrunk
+from torch_ir.run.benchmark import threads
 
 BY_NAME = {each.name: each for each in architectures()}
 FORMS = {"grows": (None, False), "grows, padded": (None, True), "fixed": (10, False), "fixed, padded": (10, True)}
@@ -100,6 +102,22 @@ def test_a_model_that_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiny_check, "_known", {})
     with pytest.warns(CaptureWarning, match="prefill and decode of LlamaForCausalLM were not checked on a tiny model"):
         extract_llm(BY_NAME["llama"].build(), batch=2, prompt=6, cache_length=16)
+
+
+def test_a_tiny_model_runs_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two captures at once leave the number of threads as it was."""
+    counts = []
+
+    def compare(*args: Any) -> tuple[bool, str]:
+        counts.append(torch.get_num_threads())
+        return compare_steps(*args)
+
+    monkeypatch.setattr(tiny_check, "compare_steps", compare)
+    monkeypatch.setattr(tiny_check, "_known", {})
+    with threads(3), ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda name: extract_llm(BY_NAME[name].build(), batch=2, prompt=6), ["llama", "qwen3"]))
+        assert torch.get_num_threads() == 3
+    assert counts == [1, 1]
 
 
 @pytest.mark.parametrize("kind", ["llama", "deepseek_v3", "gpt_neo", "gptj", "qwen3_moe", "t5"])

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim
+from torch.fx.experimental import symbolic_shapes
 
 import catalogue
 from tests import specialised
@@ -146,6 +147,14 @@ def same_both_ways(model: nn.Module, call: tuple[Any, ...], varying: Any) -> str
     assert captured(model, call, varying) == exact
     assert captured(model, call, varying) == exact
     return exact
+
+
+def test_guards_have_no_source_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch would import its compiler to find them, in the first capture of a process."""
+    monkeypatch.setattr(symbolic_shapes, "uninteresting_files", lambda: pytest.fail("a source line was looked up"))
+    ir = record_fast(on_meta(ConvNet), (empty(5, 3, 17, 19),), {}, dynamic_shapes={"x": {0: BATCH, 2: Dim.AUTO}})
+    assert len(ir.symbols) == 2
+    assert ir.constraints
 
 
 VARYING = {"named": NAMED, "auto": AUTO, "dynamic": DYNAMIC}

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torch_ir.capture.build_on_meta import real_init
+from torch_ir.capture.instrument import exclusive
 from torch_ir.errors import first_line
 from torch_ir.llm.entry_points import DecoderOnly
 from torch_ir.llm.generation import Steps, compare_steps
 from torch_ir.llm.tiny_config import scaled, shrunk
+from torch_ir.run.benchmark import threads
 
 UNCHECKED = "not checked: "
 LENGTH = 10  # fixed cache length of the tiny model
@@ -37,7 +40,7 @@ def difference(model: Any, make_calls: Callable[[Any], DecoderOnly], form: str) 
 
 
 def _found(model: Any, make_calls: Callable[[Any], DecoderOnly]) -> str:
-    with real_init(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with _alone(), real_init(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings about tiny models
         torch.manual_seed(0)
         try:
@@ -55,6 +58,16 @@ def _found(model: Any, make_calls: Callable[[Any], DecoderOnly]) -> str:
         except Exception as error:  # the configuration cannot be shrunk, or the model cannot run like this
             return f"{UNCHECKED}{type(error).__name__}: {first_line(error)}"
     return "" if is_valid else summary
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Use one thread: on a busy machine, starting the others takes far longer than the products of a tiny model.
+
+    The number of threads belongs to the whole process, so only one capture may change it at a time.
+    """
+    with exclusive(), threads(1):
+        yield
 
 
 def _size(model: Any) -> int:

@@ -371,6 +371,16 @@ def watch_unknown(shapes: Any, look: Callable[[], None]) -> None:
         setattr(shapes, name, looking(getattr(shapes, name)))
 
 
+def guard_location() -> tuple[tuple[Any, str], Any]:
+    """Return the method of `ShapeEnv` that looks up the source line of a guard, and its answer for none.
+
+    `_get_stack_summary`, `SLoc`; 2.9 to 2.15.
+    """
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv, SLoc
+
+    return (ShapeEnv, "_get_stack_summary"), (SLoc(None, None), "")
+
+
 def symbolic_shape_settings() -> Any:
     """Return a digest of the settings of symbolic shapes (`torch.fx.experimental._config`; 2.9 to 2.15)."""
     from torch.fx.experimental import _config

@@ -117,7 +117,8 @@ def _record(
     values: KnownValues | None = None,
     with_gradients: bool = False,
 ) -> IR:
-    with capturing(), uncollected(), contained(model) as tensors, ambient_notes() as notes:
+    surroundings = nullcontext() if dynamic_shapes is None else _without_locations()
+    with capturing(), surroundings, uncollected(), contained(model) as tensors, ambient_notes() as notes:
         sizes = _open_sizes(model, args, kwargs, dynamic_shapes)
         if values is None:
             recorder = Recorder(model, with_functions, sizes, with_gradients)
@@ -139,6 +140,12 @@ def _record(
             raise refusal or NotCoveredError("")
     notes.check(ir)
     return ir
+
+
+def _without_locations() -> AbstractContextManager[None]:
+    from torch_ir.capture.fast.size_environment import without_locations  # slow to import, and only for open sizes
+
+    return without_locations()
 
 
 def _open_sizes(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], asked: Any) -> OpenSizes | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 from torch_ir.capture.export.dynamic import name_promised
 from torch_ir.capture.fast.shape_tensors import Form, NotCoveredError
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC, WRAPPED
+from torch_ir.capture.instrument import intercepted
 from torch_ir.ops import torch_internals
 from torch_ir.ops.torch_internals import (
     DisableTorchFunction,
@@ -300,6 +302,12 @@ class Environment:
         """Release the fake inputs; what torch knows about the sizes is kept."""
         self._fakes, self.inputs, self._args, self._kwargs = [], [], (), {}
         self.shapes.tracked_fakes.clear()
+
+
+def without_locations() -> AbstractContextManager[None]:
+    """Skip the search for the source lines of torch's guards, which nothing here reads; it imports the compiler."""
+    place, nowhere = torch_internals.guard_location()
+    return intercepted(*place, lambda *_, **__: nowhere)
 
 
 def _stand_in(signature: inspect.Signature) -> nn.Module:
