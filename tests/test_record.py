@@ -18,7 +18,7 @@ from tests.hard_models import cases
 from tests.hard_models_table import outcome, page
 from tests.proof import captured, line_of, module, ops, to_meta, verdict
 from torch_ir import IR, CaptureWarning, ExecutionError, ExportError, IRExecutor, extract_ir
-from torch_ir.ir.json.json_text import is_frozen_here
+from torch_ir.ir.graph.garbage_collection import is_frozen_here
 
 X = torch.arange(12.0).reshape(3, 4) / 10 - 0.3
 pytestmark = pytest.mark.filterwarnings("ignore::torch_ir.CaptureWarning")

@@ -43,7 +43,7 @@ from torch_ir.analysis.shapes import open_sizes
 from torch_ir.analysis.shapes.inference import wrong_shapes
 from torch_ir.analysis.values.constants import Constants
 from torch_ir.ir import FunctionRef, Origin
-from torch_ir.ir.json.json_text import uncollected
+from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.simulators import to_chakra
 
 _MOST = 9.0  # how much longer four times the size may take; sixteen times would be quadratic

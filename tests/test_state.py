@@ -227,7 +227,7 @@ def test_frozen_objects_stay_frozen() -> None:
     program = """
 import gc, sys
 from torch_ir import IR
-from torch_ir.ir.json.json_text import freeze_for_good, frozen, uncollected
+from torch_ir.ir.graph.garbage_collection import freeze_for_good, frozen, uncollected
 
 def make_many():
     with uncollected():
@@ -251,6 +251,26 @@ with frozen() as is_ours:
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, input=everything().to_json(), capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "0", "True", "False", "True", "False"]
+
+
+def test_garbage_of_many_captures_is_collected() -> None:
+    """Each leaves a cyclic graph, and resets the counters from which Python decides to collect the oldest ones."""
+    program = """
+import gc
+from torch_ir.ir.graph.garbage_collection import frozen, uncollected
+
+class Graph: pass
+
+most = 0
+for _ in range(40):
+    with uncollected(), frozen():
+        graph = Graph()
+        graph.nodes = [[graph] for _ in range(20_000)]
+    most = max(most, sum(type(each) is Graph for each in gc.get_objects()))
+print(most)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 30
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot fork")

@@ -20,7 +20,7 @@ from tests.adversarial.other_files import write_other_files
 from tests.adversarial.shapes import SHAPES
 from tests.adversarial.verbs import run_verb, write_target
 from torch_ir.ir import IR
-from torch_ir.ir.json.json_text import freeze_for_good
+from torch_ir.ir.graph.garbage_collection import freeze_for_good
 
 SECONDS = 20
 MEMORY = 2 << 30

@@ -24,7 +24,7 @@ import numpy
 import torch
 
 from tests.forking import interpreter
-from torch_ir.ir.json.json_text import freeze_for_good
+from torch_ir.ir.graph.garbage_collection import freeze_for_good
 from torch_ir.processes.process_end import end_with_parent
 
 _ENTRIES = {

@@ -12,8 +12,8 @@ from torch_ir.explorer.html_page import page
 from torch_ir.explorer.page_data import Beside, Marked, Side, Texts, Values
 from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import write_text
+from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of, require_graph
-from torch_ir.ir.json.json_text import uncollected
 
 __all__ = ["explore"]
 

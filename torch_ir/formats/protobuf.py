@@ -20,10 +20,11 @@ from torch_ir.ir import IR, Limits
 from torch_ir.ir.checks.limits import allow_more
 from torch_ir.ir.files.atomic_write import write_bytes
 from torch_ir.ir.files.sniff_file import sniffed_errors
+from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.digest import digest_of
 from torch_ir.ir.json.encode import FORMAT, graph_document
-from torch_ir.ir.json.json_text import read_bytes, uncollected
+from torch_ir.ir.json.json_text import read_bytes
 
 _DIGEST_FIELD = b"\x7a\x20"  # start of the last field: number 15, 32 bytes
 _DIGEST_LENGTH = len(_DIGEST_FIELD) + 32

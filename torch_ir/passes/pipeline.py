@@ -16,8 +16,8 @@ from torch_ir.analysis.shapes.open_sizes import inside
 from torch_ir.analysis.values.rewrite_context import Knowledge, remembering
 from torch_ir.errors import INVALID_ARGUMENTS, CommandError, GraphError, did_you_mean
 from torch_ir.ir import IR, OpNode
+from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
-from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ir.plans.memory_plan import MemoryPlan
 from torch_ir.ir.regroup.functions import FUSED, called_by, calls_by_function, inline_all, retell_origins
 from torch_ir.ops.effects import writes_in_place

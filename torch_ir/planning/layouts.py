@@ -9,9 +9,9 @@ from functools import cache, cached_property, partial
 
 from torch_ir.analysis.memory.kv_cache_report import kv_cache
 from torch_ir.ir import IR, Dim, OpNode, TensorMeta
+from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ir.graph.origins import joined
 from torch_ir.ir.graph.placements import REPLICATE, Placement, Shard
-from torch_ir.ir.json.json_text import uncollected
 from torch_ir.planning.graph_scopes import Called, Scopes
 from torch_ir.planning.graph_search import Choices, End, GraphSearch, Way
 from torch_ir.planning.prices import Cluster, Prices

@@ -17,8 +17,8 @@ from torch_ir.analysis.values.rewrite_context import Knowledge, remembering
 from torch_ir.errors import QuantizationError, did_you_mean
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames, taken_names
+from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
-from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ir.regroup.functions import FUSED, further_entries, with_calls_open
 from torch_ir.passes.pass_registry import Pass, find_pass
 from torch_ir.passes.pipeline import apply_pass, prepared

@@ -22,7 +22,7 @@ import torch.export  # needed by models of transformers
 
 from torch_ir.capture import extract_ir
 from torch_ir.ir.files.temporary_folders import TemporaryFolder
-from torch_ir.ir.json.json_text import freeze_for_good
+from torch_ir.ir.graph.garbage_collection import freeze_for_good
 from torch_ir.processes.forked_child import ForkedChild
 from torch_ir.processes.process_end import ending
 from torch_ir.sweep import child

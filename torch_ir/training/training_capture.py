@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 from torch_ir.capture.extract_model import extract_training_step
 from torch_ir.errors import ExportError, GraphError
 from torch_ir.ir import IR
+from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.training_parts import EXTENSION, OPTIMIZER, training_facts
-from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ops.neutral_state import neutral
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.training.optimizer_binding import OptimizerBinding

@@ -26,7 +26,7 @@ from torch_ir.capture.state.weight_attributes import WeightAttributes
 from torch_ir.capture.walk import modules
 from torch_ir.errors import ExportError, TorchIRError
 from torch_ir.ir import IR
-from torch_ir.ir.json.json_text import uncollected
+from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ops.fast_paths import plain_attention, uncompiled
 from torch_ir.ops.torch_internals import (
     TRANSFORMS,

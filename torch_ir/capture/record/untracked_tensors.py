@@ -16,7 +16,7 @@ from torch_ir.capture.record.escapes import blank
 from torch_ir.capture.record.fx_tape import Meta, Tape
 from torch_ir.capture.record.opaque import OpaqueOperators
 from torch_ir.capture.state.tensor_leaks import all_tensors
-from torch_ir.ir.json.json_text import is_frozen_here, unfrozen
+from torch_ir.ir.graph.garbage_collection import is_frozen_here, unfrozen
 from torch_ir.ops.torch_internals import FakeTensor, dense_memory_key, pytree
 
 Place = tuple[str, str]  # class name and source line

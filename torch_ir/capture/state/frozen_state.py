@@ -29,7 +29,7 @@ from torch_ir.capture.state.tensor_leaks import contained
 from torch_ir.capture.walk import weights
 from torch_ir.errors import CaptureWarning, listed
 from torch_ir.ir import IR
-from torch_ir.ir.json.json_text import uncollected
+from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ops.fast_paths import uncompiled
 from torch_ir.ops.torch_internals import pytree
 

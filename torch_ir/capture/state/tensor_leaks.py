@@ -28,7 +28,7 @@ from torch_ir.capture.program.provenance import is_users_module
 from torch_ir.capture.state.namespaces import Namespaces
 from torch_ir.capture.walk import modules
 from torch_ir.errors import CaptureWarning
-from torch_ir.ir.json.json_text import frozen
+from torch_ir.ir.graph.garbage_collection import frozen
 from torch_ir.ops.references import LRU_CACHE
 from torch_ir.ops.torch_internals import LAST_EXPORT, FakeTensor, FakeTensorMode, forget_random_states
 

@@ -18,6 +18,7 @@ from torch_ir.ir.files.side_file import INLINE_LIMIT, Folder, SideFile, read_pai
 from torch_ir.ir.files.sniff_file import sniffed_errors
 from torch_ir.ir.graph.constant_data import Array, TensorData
 from torch_ir.ir.graph.edits import erase, insert
+from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ir.graph.io_tree import Branch, Tree, call, flat
 from torch_ir.ir.graph.node import OpNode, copy_value
 from torch_ir.ir.graph.read_only import DictView, ListView
@@ -25,7 +26,6 @@ from torch_ir.ir.graph.tensor import Param, TensorMeta
 from torch_ir.ir.json.decode import read_graph, read_text
 from torch_ir.ir.json.encode import constants_over, graph_document, graph_text
 from torch_ir.ir.json.gzip_text import compress, is_gzip_name, read_graph_text
-from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ir.regroup.granularity import at_level
 from torch_ir.ir.regroup.repeated_blocks import fold_blocks
 from torch_ir.ir.sizes.specialize import specialize

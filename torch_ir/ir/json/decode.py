@@ -12,12 +12,13 @@ from torch_ir.ir.checks.limits import Counter, Limits
 from torch_ir.ir.files.side_file import Folder
 from torch_ir.ir.graph.attr_types import is_device
 from torch_ir.ir.graph.constant_data import TensorData, static_shape
+from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ir.graph.io_tree import Branch
 from torch_ir.ir.graph.node import OpNode
 from torch_ir.ir.graph.tensor import PARAM_KINDS, Param, Scope, TensorMeta, read_tensors
 from torch_ir.ir.json.encode import FORMAT, MAX_FUNCTION_DEPTH, VERSION
 from torch_ir.ir.json.json_fields import T, allow_keys, field, optional, read_dims, read_dtype, texts, typed
-from torch_ir.ir.json.json_text import parse_around_nodes, parse_document, uncollected
+from torch_ir.ir.json.json_text import parse_around_nodes, parse_document
 from torch_ir.ir.json.json_values import decode, plain_json
 from torch_ir.ir.json.legacy_json import upgrade
 from torch_ir.ir.json.node_codec import read_lines

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import os
 import re
-import threading
 from collections import Counter as Tally
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from torch_ir.errors import MissingFileError, SerializationError
@@ -30,77 +26,6 @@ _PIECE = 1 << 20  # bytes
 _LONGEST_SIGN = 32  # bytes that identify a large number
 _ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode  # nothing here is circular
-
-
-_freezing = threading.Lock()
-_frozen: list[int] = []  # the thread that has frozen the garbage collector, if any
-_frozen_for_good = threading.Event()  # by a fork server, before it forked this process
-_MANY = 10_000  # objects that a collection takes about a millisecond to scan
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Disable garbage collection while reading or writing, which creates no garbage."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        if gc.get_count()[0] > _MANY:  # move them to the oldest generation, so that the next collection skips them
-            with _freezing:
-                if not _is_frozen():
-                    gc.freeze()
-                    gc.unfreeze()
-        gc.enable()
-
-
-def freeze_for_good() -> None:
-    """Freeze all objects, as a fork server does before it forks; later calls need not count the frozen objects."""
-    _frozen_for_good.set()
-    gc.freeze()
-
-
-def _is_frozen() -> bool:
-    """Whether objects are frozen; Python counts them one by one, which takes 50 ms for those of torch."""
-    return bool(_frozen) or _frozen_for_good.is_set() or gc.get_freeze_count() > 0
-
-
-@contextmanager
-def frozen() -> Iterator[bool]:
-    """Make the garbage collector show only objects created from here on; yield False if the user has frozen it."""
-    with _freezing:
-        is_ours = not _is_frozen()
-        if is_ours:
-            _frozen.append(threading.get_ident())
-            gc.freeze()
-    try:
-        yield is_ours
-    finally:
-        if is_ours:
-            with _freezing:
-                _frozen.clear()
-                gc.unfreeze()
-
-
-def is_frozen_here() -> bool:
-    """Whether this thread is inside `frozen`, so that nothing else thaws old objects before it ends."""
-    return threading.get_ident() in _frozen
-
-
-@contextmanager
-def unfrozen() -> Iterator[None]:
-    """Make the garbage collector show all objects, inside `frozen`."""
-    with _freezing:
-        if not _frozen:
-            yield
-            return
-        gc.unfreeze()
-        try:
-            yield
-        finally:
-            gc.freeze()
 
 
 class Lines(list[str]):

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from torch_ir.errors import GraphError
 from torch_ir.ir.graph.attr_types import FunctionRef, values_in
 from torch_ir.ir.graph.free_names import Names, fresh
+from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ir.graph.node import OpNode, Origin
 from torch_ir.ir.graph.origins import common_origin, placed_in, seen_from
 from torch_ir.ir.graph.tensor import TensorMeta
-from torch_ir.ir.json.json_text import uncollected
 
 if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from torch_ir.ir.graph.attr_types import FunctionRef
 from torch_ir.ir.graph.free_names import Names, fresh
+from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ir.graph.node import OpNode, Origin
 from torch_ir.ir.graph.origins import call_around, modules_around, placed_in, seen_from
 from torch_ir.ir.graph.tensor import TensorMeta
-from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ir.regroup.functions import CALL, FUSED, called_by, captured_names, element_name, holds_modules
 from torch_ir.ir.regroup.granularity import identifier, is_gap, local_name, public_name, short
 
