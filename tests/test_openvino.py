@@ -17,8 +17,9 @@ from torch.export import Dim
 import catalogue
 from catalogue import Entry
 from tests.captured import captured
-from torch_ir import extract_ir
+from torch_ir import IR, IRExecutor, apply_rules, extract_ir
 from torch_ir.backends import compile, openvino
+from torch_ir.backends.openvino_layers import layer_per_part
 from torch_ir.errors import ConversionError, ExecutionError
 from torch_ir.run.benchmark import difference
 
@@ -121,6 +122,49 @@ def test_attention_is_fused_among_operators_of_encoders(
     assert asked == [is_fused]
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+def merged_projections(*widths: int) -> IR:
+    """Query, key and value in one layer, whose result is split into parts of these widths."""
+    parts = ", ".join(f"part_{at}: float32[2, {width}] strides [14, 1]" for at, width in enumerate(widths))
+    return IR.parse(f"""
+    graph(x: float32[2, 8]) {{
+      param q: float32[6, 8] = "q"
+      param k: float32[4, 8] = "k"
+      param v: float32[4, 8] = "v"
+      param q_bias: float32[6] = "q_bias"
+      param k_bias: float32[4] = "k_bias"
+      param v_bias: float32[4] = "v_bias"
+      kv: float32[8, 8] = aten.cat.default(tensors.0=k, tensors.1=v, dim=0)
+      qkv: float32[14, 8] = aten.cat.default(tensors.0=q, tensors.1=kv, dim=0)
+      bias: float32[14] = aten.cat.default(tensors.0=q_bias, tensors.1=k_bias, tensors.2=v_bias, dim=0)
+      linear: float32[2, 14] = aten.linear.default(input=x, weight=qkv, bias=bias)
+      {parts} = aten.split_with_sizes.default(self=linear, split_sizes={list(widths)}, dim=-1)
+      relu: float32[2, {widths[0]}] = aten.relu.default(self=part_0)
+      abs: float32[2, {widths[1]}] = aten.abs.default(self=part_1)
+      neg: float32[2, {widths[2]}] = aten.neg.default(self=part_2)
+      return relu, abs, neg
+    }}
+    """)
+
+
+def test_merged_projections_become_one_layer_each() -> None:
+    """OpenVINO copies the parts of a result. The weights may be joined step by step, as in several runs of a pass."""
+    ir = merged_projections(6, 4, 4)
+    apart = ir.clone()
+    assert apply_rules(apart, layer_per_part) == 1
+    layers = [node for node in apart.nodes if node.op_type == "aten.linear.default"]
+    assert [(node["weight"].name, node["bias"].name) for node in layers] == [
+        ("q", "q_bias"),
+        ("k", "k_bias"),
+        ("v", "v_bias"),
+    ]
+    weights, x = {param.name: torch.randn(param.shape) for param in ir.params}, torch.randn(2, 8)
+    torch.testing.assert_close(IRExecutor(apart, weights)(x), IRExecutor(ir, weights)(x))
+
+
+def test_a_layer_that_is_split_elsewhere_stays() -> None:
+    assert apply_rules(merged_projections(6, 5, 3), layer_per_part) == 0
 
 
 def test_sizes_vary_in_one_compiled_model() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torch_ir.backends.exact_rules import OPENVINO
 from torch_ir.backends.openvino_integers import check_constants, fits, range_of_inputs
+from torch_ir.backends.openvino_layers import layer_per_part
 from torch_ir.backends.openvino_operators import decompositions
 from torch_ir.backends.table import Run, packages, register_backend
 from torch_ir.errors import ConversionError, ExecutionError
@@ -23,6 +24,7 @@ from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.shared_by_threads import decomposing
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.passes.decompose.rewriting import rewritten
+from torch_ir.passes.pass_registry import apply_once
 from torch_ir.targets.build_torch import to_torch
 from torch_ir.targets.node_summary import describe
 from torch_ir.targets.openvino_package import import_openvino
@@ -50,6 +52,7 @@ _IN_ENCODERS = frozenset(  # operators of common encoders and decoders, beside w
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     """Compile one model for all sizes, with torch's number of threads; nothing is written or sent."""
     graph = rewritten(with_calls_inline(ir), OPENVINO).clone()
+    apply_once(graph, layer_per_part)
     check_constants(graph, weights)
     made = [tensor for tensor in dict.fromkeys(graph.graph_outputs) if tensor.producer is not None]
     results = list(graph.graph_outputs)
