@@ -33,7 +33,7 @@ for name, file in [
     ("side file of a drive", "C:model.json.constants-000000000000.safetensors"),
     ("side file as a URL", "http://example.org/model.json.constants-000000000000.safetensors"),
     ("side file called ..", ".."),
-    ("side file of no name", ""),
+    ("side file with an empty name", ""),
     ("side file that is not there", "model.json.constants-000000000000.safetensors"),
 ]:
     FAMILY.refused(name, _beside(file), "R16", _SIDE)
@@ -112,7 +112,7 @@ for name, shard in [
     ("shard of the machine", "/etc/passwd"),
     ("shard as a folder", "sub"),
     ("shard with a NUL", "a\0b.safetensors"),
-    ("shard of no name", ""),
+    ("shard with an empty name", ""),
     ("shard of 10^5 characters", "x" * 10**5),
     ("shard of a number", 7),
     ("shard that is the index", "model.safetensors.index.json"),

@@ -101,7 +101,7 @@ for opens, name, content in [
     ("mesh plan", "2^62 ranks", {**PLAN, "axes": [{**_AXIS, "ranks": 1 << 62}]}),
     ("mesh plan", "100 axes", {**PLAN, "axes": [_AXIS] * 100}),
     ("mesh plan", "an axis twice", {**PLAN, "axes": [_AXIS, _AXIS]}),
-    ("mesh plan", "axis called as an expression", {**PLAN, "axes": [{**_AXIS, "axis": "tp*2"}]}),
+    ("mesh plan", "axis named like an expression", {**PLAN, "axes": [{**_AXIS, "axis": "tp*2"}]}),
     ("mesh plan", "30,000 patterns", lambda: {**PLAN, "axes": [{**_AXIS, "rows": _wide(30_000)}]}),
     ("mesh plan", "pattern of 2,000 stars", {**PLAN, "axes": [{**_AXIS, "rows": {"**f" * 2000: "colwise"}}]}),
     ("mesh plan", "30,000 patterns of inputs", lambda: {**PLAN, "axes": [{**_AXIS, "inputs": _wide(30_000)}]}),
@@ -153,8 +153,8 @@ for name, make in {
     ),
     "factors of different ranks": _adapter(None, **{"fc1.lora_A.weight": torch.ones(3, 4)}),
     "one part twice": _adapter(None, **{"fc1.weight": torch.ones(8, 4), "fc1.base_layer.weight": torch.ones(8, 4)}),
-    "module of nobody": _adapter(None, **{"fc9.weight": torch.ones(8, 4)}),
-    "a tensor of no adapter": _adapter(None, **{"fc1.code": torch.ones(1)}),
+    "unknown module": _adapter(None, **{"fc9.weight": torch.ones(8, 4)}),
+    "a tensor that no adapter has": _adapter(None, **{"fc1.code": torch.ones(1)}),
     "tensors of a pickle": lambda folder: write_adapter(folder / "adapter", ADAPTER, b"\x80\x02c__builtin__\neval\n."),
 }.items():  # fmt: skip
     FAMILY.refused(f"adapter: {name}", make, r"(R\d+)?", ".*", opens="adapter")
@@ -166,7 +166,7 @@ for name, make in {
     "2^62 ranks": _index(ranks=1 << 62),
     "10^5 axes": _index(mesh={f"a{at}": 1 << 20 for at in range(10**5)}),
     "axes that do not fit": _index(mesh={"dp": 3, "tp": 2}),
-    "process group of nobody": _index(mesh={"dp": 4}),
+    "undefined process group": _index(mesh={"dp": 4}),
     "more stages than traces": _index(stages=2),
     "empty trace of a later stage": _index(stages=8, mesh={}),
     "cut short": _trace(b"\xff\xff\xff\xff\x07"),

@@ -66,7 +66,7 @@ _STATED: list[tuple[str, str, Any, str, str]] = [
     ("output in no place", "output_tree", {"tree": 1}, "R7", r"\$(\.output_tree.*)?"),
     ("output of number 2^40", "output_tree", {"tree": {"$tensor": 1 << 40}}, "R7", r"\$(\.output_tree.*)?"),
     ("output tree without its wrapper", "output_tree", {"$tensor": 0}, "R4", r"\$\.output_tree(\.\$tensor)?"),
-    ("input tree that is no call", "input_tree", {"$branch": "list", "items": [{"$tensor": 0}]}, "R4",
+    ("input tree that is not a call", "input_tree", {"$branch": "list", "items": [{"$tensor": 0}]}, "R4",
      r"\$(\.input_tree.*)?"),
     ("dict with a key twice", "output_tree",
      {"tree": {"$branch": "dict", "items": [{"$tensor": 0}, 1], "keys": ["a", "a"]}},

@@ -126,7 +126,7 @@ for name, file, content in [
     ("20 GB of a few bytes, by another call", "w.pt", _archive(_BY_TYPE)),
     ("a nested tensor", "w.pt", _archive(b"ctorch._utils\n_rebuild_nested_tensor\n)R")),
     ("stack that is empty", "w.pt", _archive(b"\x85\x85\x85")),
-    ("opcode of no pickle", "w.pt", _archive(b"\xff")),
+    ("unknown pickle opcode", "w.pt", _archive(b"\xff")),
 ]:  # fmt: skip
     FAMILY.refused(name, _file(file, content), "R14", file.replace(".", r"\."))
 
@@ -153,7 +153,7 @@ for name, make in [
     ("header of 2^62 bytes", _safetensors(b"{}", length=1 << 62)),
     ("header of 2^64 - 1 bytes", _safetensors(b"{}", length=(1 << 64) - 1)),
     ("header beyond the file", _safetensors(b"{}", length=1000)),
-    ("header that is no JSON", _safetensors(b"\x80\x02}.")),
+    ("header that is not JSON", _safetensors(b"\x80\x02}.")),
     ("header that is a list", _safetensors([1])),
     ("header of 10^6 levels", _safetensors(b"[" * 10**6)),
     ("name twice", _safetensors(b'{"a": %s, "a": %s}' % ((json.dumps(_entry()).encode(),) * 2), bytes(8))),
@@ -172,7 +172,7 @@ for name, make in [
     ("offsets backwards", _safetensors({"a": _entry(offsets=(8, 0))}, bytes(8))),
     ("three offsets", _safetensors({"a": _entry(offsets=(0, 8, 16))}, bytes(8))),
     ("tensors that overlap", _safetensors({"a": _entry(), "b": _entry(offsets=(4, 12))}, bytes(12))),
-    ("bytes of nobody", _safetensors({"a": _entry()}, bytes(800))),
+    ("bytes outside all tensors", _safetensors({"a": _entry()}, bytes(800))),
 ]:
     FAMILY.refused(f"safetensors: {name}", make, "R14", r"w\.safetensors")
 
@@ -186,7 +186,7 @@ for name, text in [
     ("a list", "[1, 2]"),
     ("without map", "{}"),
     ("map of numbers", '{"weight_map": {"a": 1}}'),
-    ("promises of nobody", '{"weight_map": {"a": "b.safetensors"}}'),
+    ("missing shard", '{"weight_map": {"a": "b.safetensors"}}'),
     ("10^6 levels", "[" * 10**6),
     ("not UTF-8", b"\xff\xfe"),
     ("key twice", '{"weight_map": {"a": "x.safetensors", "a": "y.safetensors"}}'),
