@@ -32,7 +32,8 @@ def _joined(tensor: TensorMeta, most: int) -> list[TensorMeta]:
 
     The search ends when there are more than `most`.
     """
-    found, left = [], [tensor]
+    found: list[TensorMeta] = []
+    left = [tensor]
     while left and len(found) <= most:
         tensor = left.pop()
         node = tensor.producer

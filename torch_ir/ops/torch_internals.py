@@ -376,7 +376,8 @@ def guard_location() -> tuple[tuple[Any, str], Any]:
 
     `_get_stack_summary`, `SLoc`; 2.9 to 2.15.
     """
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv, SLoc
+    from torch._guards import SLoc
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     return (ShapeEnv, "_get_stack_summary"), (SLoc(None, None), "")
 
