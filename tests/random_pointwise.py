@@ -52,7 +52,8 @@ def with_alpha(d: Draft) -> None:
 
 def binary(d: Draft) -> TensorMeta:
     name = d.draw.choice(("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "maximum", "minimum", "atan2"))
-    made: TensorMeta = d.op(name, d.pick(), d.pick())
+    pick = d.sharp if name == "atan2" else d.pick  # it jumps between zeros of both signs
+    made: TensorMeta = d.op(name, pick(), pick())
     return made
 
 

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.nn import functional
 
 from tests.proof import captured, module
 from tests.rewriting import lines, small, text
-from torch_ir import IR, extract_ir, meta_init
+from torch_ir import IR, IRExecutor, extract_ir, meta_init, to_opset
 from torch_ir.errors import CommandError
 from torch_ir.ir.regroup.functions import outline
 from torch_ir.passes import optimize
@@ -191,3 +192,19 @@ def test_a_set_that_is_none_is_refused(to: str, message: str) -> None:
     """One sentence, with the nearest name."""
     with pytest.raises(CommandError, match=message):
         decompose(small("x: float32[2]", relu="aten.relu.default(x)"), to)
+
+
+@pytest.mark.parametrize("to", ["core-aten", "prims"])
+@pytest.mark.parametrize("weight", [None, torch.linspace(0.5, 2, 7)], ids=["", "weighted"])
+@pytest.mark.parametrize("shape", [(4, 7), (4, 7, 3), (7,)], ids=str)
+def test_losses_do_not_read_ignored_targets(to: str, weight: Tensor | None, shape: tuple[int, ...]) -> None:
+    """An ignored target need not be a class; where it is one, an infinite value of that class does not count."""
+    scores = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    target = {1: torch.tensor(2), 2: torch.arange(4), 3: torch.arange(12).reshape(4, 3) % 5}[len(shape)]
+    for ignored in (-100, 1):
+        given = target.masked_fill(target == 1, ignored)
+        x = scores.index_fill(min(len(shape) - 1, 1), torch.tensor([1]), float("-inf")) if ignored == 1 else scores
+        model = module(lambda _, x, t, ignored=ignored: functional.nll_loss(x, t, weight, ignore_index=ignored))
+        graph, _ = to_opset(captured(model, x, given), to)
+        assert all("nll_loss" not in node.op_type for node in graph.nodes)
+        torch.testing.assert_close(IRExecutor(graph, {})(x, given), model(x, given))

@@ -141,6 +141,22 @@ def test_a_mistake_that_only_other_inputs_show() -> None:
     assert found.node == "mul"
 
 
+def test_a_mistake_that_only_a_second_call_shows() -> None:
+    """A buffer of zeros hides a missing factor; both sides run in the state that the first call left."""
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        self.total.mul_(0.5).add_(x.sum(0))
+        return x - self.total
+
+    model = module(forward, buffers={"total": torch.zeros(4)})
+    ir = captured(model, X)
+    ir.node("add").inputs = (ir.params[0], *ir.node("add").inputs[1:])
+    found, report = localised(ir, model, X)
+    assert "on a second call" in report.error_message
+    assert (found.node, found.agreed) == ("add", ("b_total", "sum_1"))
+    assert model.total.equal(torch.zeros(4))
+
+
 def test_a_small_mistake() -> None:
     """A value that differs within the tolerance before the first wrong one is reported."""
     model = module(lambda self, x: F.layer_norm(x.sin(), (4,)).cos() * 2)

@@ -1,11 +1,12 @@
 """The optimiser's check: rounding and errors are distinguished on random and extreme inputs."""
 
 import pytest
+import torch
 
 from tests.near_values import WRONG, Case, graph_of, verdict
 from tests.patterns import stored
 from tests.rewriting import small
-from torch_ir.ir import IR
+from torch_ir.ir import IR, Param
 from torch_ir.passes.probe_inputs import probes
 from torch_ir.passes.random_check import prove
 
@@ -98,6 +99,18 @@ ROUNDED: dict[str, tuple[IR, IR]] = {
 @pytest.mark.parametrize("name", ROUNDED)
 def test_rounding_is_no_mistake(name: str) -> None:
     assert prove(*ROUNDED[name]).is_valid
+
+
+def test_rounding_is_judged_with_equal_values_of_a_tied_weight() -> None:
+    """A state dict has a tied weight once for each of its keys."""
+    linear, weights = "aten.linear.default(x, w)", "w: float32[5, 6]"
+    before = graph(weights=weights, y=linear, add="aten.add.Tensor(y, 1e4)", z="aten.sub.Tensor(add, 1e4)")
+    after = graph(weights=weights, z=linear)
+    for ir in (before, after):
+        ir.params[0].param = Param(("first.w", "second.w"))
+    weight = torch.linspace(-1, 1, 30).reshape(5, 6)
+    proof = prove(before, after, weights={"first.w": weight, "second.w": weight.clone()})
+    assert (proof.is_valid, proof.rounding) == (True, True)
 
 
 def test_extreme_inputs_are_always_tried() -> None:

@@ -1,5 +1,6 @@
 """Shape inference on the graph: shapes, dtypes and strides of results, also for dynamic sizes."""
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -11,6 +12,7 @@ import catalogue
 from catalogue import Entry
 from tests.proof import captured, captured_entry
 from tests.rewriting import small
+from torch_ir import optimize
 from torch_ir.analysis.memory.aliasing import is_held_by_caller, memory_of, moves_results
 from torch_ir.analysis.shapes.inference import Shapes, wrong_shapes
 from torch_ir.analysis.shapes.open_sizes import expressed, points_of
@@ -109,6 +111,46 @@ def test_sizes_are_such_as_the_graph_admits() -> None:
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
+
+
+MASKED = """
+graph Masked(x: float32[2, 7], y: float32[batch, 7], language: int64[2]) {
+  symbol 2 <= batch <= 64 from y[0]
+  symbol 0 <= u0 <= 2 from index[0]
+  symbol 0 <= u1 <= 2 from index_1[0]
+  eq: bool[2] = aten.eq.Scalar(self=language, other=0)
+  index: float32[u0, 7] = aten.index.Tensor(self=x, indices.0=eq)
+  zeros_like: float32[2, 7] = aten.zeros_like.default(self=x)
+  index_put: float32[2, 7] = aten.index_put.default(self=zeros_like, indices.0=eq, values=index, accumulate=False)
+  eq_1: bool[2] = aten.eq.Scalar(self=language, other=0)
+  index_1: float32[u1, 7] = aten.index.Tensor(self=index_put, indices.0=eq_1)
+  neg: float32[u1, 7] = aten.neg.default(self=index_1)
+  index_put_1: float32[2, 7] = aten.index_put.default(self=x, indices.0=eq_1, values=neg, accumulate=False)
+  return index_put_1
+}
+"""
+WITHOUT_BATCH = re.sub(r" y: .*?,(?= language)|  symbol 2 .*?\n", "", MASKED)
+
+
+@pytest.mark.parametrize("text", [MASKED, WITHOUT_BATCH], ids=["another open size", "no other open size"])
+def test_a_small_range_is_distinguished_from_its_largest_number(text: str) -> None:
+    """Of two rows, at most two are chosen: neither is the number of chosen rows 2, nor that of all rows `u1`."""
+    ir = IR.parse(text)
+    assert list(wrong_shapes(ir)) == []
+    better, _ = optimize(ir, passes=["common-subexpressions"])
+    assert "eq_1" not in [node.name for node in better.nodes]
+    ir.node("neg").output.shape = (2, 7)
+    assert [node.name for node, _ in wrong_shapes(ir)] == ["neg"]
+    ir = IR.parse(text)
+    ir.node("index_put_1").output.shape = ("u1", 7)
+    assert [node.name for node, _ in wrong_shapes(ir)] == ["index_put_1"]
+
+
+def test_sizes_that_data_decides_may_go_together_without_a_constraint() -> None:
+    """As sizes of any range: two numbers of chosen rows are equal in every run, which the graph does not state."""
+    text = MASKED.replace("neg: float32[u1, 7] = aten.neg.default(self=index_1)",
+                          "neg: float32[u1, 7] = aten.add.Tensor(self=index_1, other=index, alpha=1)")  # fmt: skip
+    assert list(wrong_shapes(IR.parse(text))) == []
 
 
 def test_memory_is_followed_through_views() -> None:

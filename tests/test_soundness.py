@@ -14,7 +14,7 @@ from torch_ir import extract_ir
 from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.ir import IR
 from torch_ir.ir.regroup.functions import outline
-from torch_ir.passes import list_passes
+from torch_ir.passes import list_passes, optimize
 from torch_ir.passes.optimize_levels import LEVELS
 from torch_ir.rewrite.change_log import current_journal
 
@@ -135,6 +135,24 @@ def test_corners(name: str) -> None:
     """Graphs on which a rule that looks right is wrong."""
     inputs, calls = CORNERS[name]
     assert fault(small(inputs, **calls), LEVELS["clean"]) == ""
+
+
+def test_operands_are_in_order_after_nodes_were_fused() -> None:
+    """The concatenation moves behind the fused call, and so behind the sine."""
+    ir = IR.parse("""
+        graph(w: float32[4], y: float32[2, 3, 2], x: float32[2, 3, 2]) {
+          neg: float32[2, 3, 2] = aten.neg.default(self=x)
+          cat: float32[2, 3, 4] = aten.cat.default(tensors.0=neg, tensors.1=y, dim=2)
+          sin: float32[4] = aten.sin.default(self=w)
+          mul: float32[2, 3, 4] = aten.mul.Tensor(self=cat, other=sin)
+          mul_1: float32[2, 3, 2] = aten.mul.Tensor(self=neg, other=3.0)
+          return mul, mul_1
+        }
+    """)
+    assert fault(ir, LEVELS["full"]) == ""
+    better, _ = optimize(ir, "full")
+    assert [node.op_type for node in better.nodes if node.is_call] == ["fused.elementwise"]
+    assert [tensor.name for tensor in better.node("mul").inputs] == ["sin", "cat"]
 
 
 def test_what_is_given_to_a_returned_call_is_computed_once() -> None:

@@ -33,6 +33,8 @@ from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_name, to_torch
 NO_RULE = "torch has no decomposition of it"
 _PAIRS = "aten.view_as_real.default"
 _CONJUGATES = frozenset(f"aten.{name}.default" for name in ("_conj", "conj", "adjoint", "mH", "matrix_H"))
+# torch's rule reads the class of a target that is ignored, which may be none; the operator's own kernel does not
+_READS_IGNORED = frozenset(("aten.nll_loss.default",))
 _SUMS = ("prims.sum.default", "prims.prod.default")
 
 
@@ -103,7 +105,7 @@ def _rules(found: OpOverload) -> Iterator[tuple[Callable[..., Any], Callable[...
     def functional(function: Callable[..., Any]) -> Callable[..., Any]:
         return make_fx(torch.func.functionalize(function))
 
-    if found in decomposition_table:
+    if found in decomposition_table and operator_name(found) not in _READS_IGNORED:
         yield decomposition_table[found], whole
     if can_decompose(found):
         yield own, whole

@@ -95,13 +95,15 @@ def _raise_wrong_shapes(ir: IR) -> None:
 def _run(ir: IR, steps: Sequence[Pass], each: bool, progress: Callable[[str], None]) -> list[Row]:
     """Apply passes in order, repeatedly, until none changes anything; check the graph after each.
 
-    Fusing passes come last, as the others cannot see nodes inside a call.
+    Fusing passes come last, as the others cannot see nodes inside a call. The others follow once more, as the order of
+    nodes may have changed, and with it the order of operands.
     """
     watchdog = Watchdog(ir)
     rows: list[Row] = []
     changes = 0
     seen: dict[str, int] = {}  # pass -> total number of changes when it last ran
-    for phase in ([step for step in steps if not step.fuses], [step for step in steps if step.fuses]):
+    first, last = ([step for step in steps if step.fuses is fuses] for fuses in (False, True))
+    for phase in (first, last, first, last):
         for round_ in range(_MOST_ROUNDS):
             for number, step in enumerate(phase, 1):
                 if seen.get(step.name) == changes:

@@ -68,8 +68,15 @@ class Rounding:
 
     @cached_property
     def _changed(self) -> list[IRExecutor]:
-        changed = [dict(zip(self._weights, _moved([*self._weights.values()], seed), strict=True)) for seed in _CHANGES]
-        return [self._bind(self._ir, weights) for weights in changed]
+        return [self._bind(self._ir, self._moved_weights(seed)) for seed in _CHANGES]
+
+    def _moved_weights(self, seed: int) -> Weights:
+        """Return the weights, each changed by one unit in the last place; tied weights stay equal."""
+        moved = dict(zip(self._weights, _moved([*self._weights.values()], seed), strict=True))
+        for keys in self._ir.tied_weights:
+            for key in (given := [key for key in keys if key in moved]):
+                moved[key] = moved[given[0]]
+        return moved
 
 
 def _objection(one: Any, other: Any, exact: Any, moved: Sequence[Any]) -> str:

@@ -177,7 +177,7 @@ class _Sides:
                 refusal = error
         report = self._sharpened(self._judge(outcome, reference), call)
         if report.is_valid and refusal is None:
-            report = self._on_second_call(report, outcome, again, call)
+            report = self._on_second_call(report, outcome, (reference, again), call)
         report.notes = [f"the model fails on a second call: {first_line(refusal)}"] if refusal else []
         report.notes += [
             f"{name} is a table that the model resized to fit; it is not compared" for name in sorted(reference.regrown)
@@ -192,17 +192,19 @@ class _Sides:
         return report
 
     def _on_second_call(
-        self, report: VerificationReport, first: Outcome, reference: ReferenceRun, call: Call
+        self, report: VerificationReport, first: Outcome, references: tuple[ReferenceRun, ReferenceRun], call: Call
     ) -> VerificationReport:
-        """Return the report, or a failed one if a second call shows state that the graph does not keep."""
+        """Return the report, or a failed one if a second call shows a difference, such as state that is not kept."""
         seed_generators(0)
         outcome = self.executor.run(flatten_call(self.executor.ir, *copied(call)))
         # parameters that only the first call of the graph changed are still changed
         kept = {target: value for target, value in first.mutations.items() if target.param is not None}
         outcome = replace(outcome, mutations={**kept, **outcome.mutations})
-        second = self._judge(outcome, reference)
+        second = self._judge(outcome, references[1])
         if second.is_valid:
             return report
+        left = references[0]  # the state in which the second call begins
+        self.trials_run.append((call, {key: left.after[key] for key in left.changed if key in self.weights}))
         second.error_message = f"on a second call: {second.error_message}"
         return second
 

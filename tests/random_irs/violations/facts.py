@@ -1,7 +1,7 @@
 """Violations in redundant facts, and uses before definitions (R7, R8)."""
 
 from tests.random_irs.draws import Draw
-from tests.random_irs.violations.kinds import Record, graphs, nodes, reads, tables, tagged, violation
+from tests.random_irs.violations.kinds import Record, graphs, nodes, placed, reads, tables, tagged, violation
 
 
 @violation("R7")
@@ -142,7 +142,7 @@ def _calls(document: Record) -> list[tuple[str, Record]]:
 @violation("R7")
 def a_new_value_of_another_shape(draw: Draw, document: Record) -> str | None:
     """The new value of an input has another shape."""
-    made = [tensor for node in document["nodes"] for tensor in node["outputs"]]
+    made = placed(document)
     changed = {pair["target"] for pair in document.get("mutations", [])}
     pairs = [
         (given, new)
@@ -272,10 +272,10 @@ def a_change_to_what_is_not_there(draw: Draw, document: Record) -> str:
 
 @violation("R8")
 def a_change_to_what_a_node_makes(draw: Draw, document: Record) -> str | None:
-    made = [tensor["name"] for node in document["nodes"] for tensor in node["outputs"]]
+    made = placed(document)
     if not made:
         return None
-    name = draw.choice(made)
+    name = draw.choice(made)["name"]
     document["mutations"] = [*document.get("mutations", []), {"target": name, "value": name}]
     return f"$.mutations[{len(document['mutations']) - 1}].target"
 

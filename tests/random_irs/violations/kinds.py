@@ -74,6 +74,12 @@ def tensors(document: Record) -> list[tuple[str, Record]]:
     return found
 
 
+def placed(document: Record) -> list[Record]:
+    """Return the records of node outputs that may become new values: on a mesh, those with a placement."""
+    made = [tensor for node in document["nodes"] for tensor in node["outputs"]]
+    return [tensor for tensor in made if not document.get("mesh") or tensor.get("placement")]
+
+
 def reads(document: Record, *, given: bool = True) -> list[tuple[str, Record]]:
     """Return the records of node inputs; those of weights have no producer."""
     return [

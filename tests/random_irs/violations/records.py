@@ -211,6 +211,10 @@ def unknown_kind_of_container(draw: Draw, document: Record) -> str:
 def unknown_placement(draw: Draw, document: Record) -> str | None:
     """Not on an output, whose record there would disagree."""
     results = {tensor["name"] for _, graph in graphs(document) for tensor in graph["graph_outputs"]}
+    keys = {
+        key for _, graph in graphs(document) for name, key in graph["weight_name_mapping"].items() if name in results
+    }
+    results |= keys  # the record of a weight has its key as its name
     found = [(path, tensor) for path, tensor in tensors(document) if tensor.get("placement")]
     found = [(path, tensor) for path, tensor in found if tensor["name"] not in results]
     if not found:

@@ -72,7 +72,12 @@ class Shapes:
             return [TensorMeta("", shape, dtype, stride=stride) for shape, dtype, stride in at_points[0]]
         known: list[Any] = [dim for tensor in inputs.values() for dim in (*tensor.shape, *(tensor.stride or ()))]
         known += [str(value) for value in values_in(attrs) if isinstance(value, Expr)]
-        return self._expressed(op_type, at_points, [*hints, *known])
+        try:
+            return self._expressed(op_type, at_points, [*hints, *known])
+        except ShapeError:
+            if not self.is_decided(inputs, attrs):
+                raise
+            return None  # as in `at_points`
 
     def at_points(
         self, op_type: str, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]

@@ -76,10 +76,12 @@ def _found_points(ir: IR, outer: Points) -> Points:
     """Choose the graph's own sizes, in addition to those of enclosing graphs.
 
     The second choice is one more than the first, so that `n // 2` differs from `(n + 1) // 2` at one of the two. The
-    third are the smallest sizes but 0 and 1, so that `min(n, 5)` is not always 5.
+    third are the smallest sizes but 0 and 1, so that `min(n, 5)` is not always 5. After the first, a size of at most 2
+    may also be one less, so that it differs from a number.
     """
     draw = random.Random(0)
     found: list[dict[str, int]] = []
+    decided = decided_by_data(ir, ())
     texts = (*ir.symbols, *ir.constraints, *(dim for tensor in ir.graph_inputs for dim in tensor.shape))
     length = sum(len(str(text)) for text in texts)
     for attempt in range(min(_TRIES, _MOST_READ // (length + 1) + _WANTED)):
@@ -89,6 +91,8 @@ def _found_points(ir: IR, outer: Points) -> Points:
         for name, symbol in ir.symbols.items():
             low = max(symbol.min or 0, 2)
             high = most if symbol.max is None else min(symbol.max, max(most, low))
+            if found and high <= low:
+                low = max(symbol.min or 0, high - 1, 0 if name in decided else 1)
             if high < low or is_least:
                 sizes[name] = min(low, high)
             elif is_next and symbol.admits(found[-1][name] + 1):
