@@ -42,7 +42,7 @@ LANGUAGES = ("python", "console", "text", "mermaid", "json", "toml")
 _LINKED = ("benchmarks", "catalogue", "examples", "tests")  # a page sees these folders of the repository
 _PATIENCE = 300  # seconds for one command
 _BIN = Path(sys.executable).parent  # which a forked page replaces
-IMPORTED = ("sys.modules", "__subclasses__")  # words of a page that shows imported modules
+IMPORTED = ("sys.modules",)  # words of a page that shows imported modules
 # torchao, which transformers imports if installed, warns about missing kernels
 _NOISE = re.compile(r"Failed to load .*torchao|W\d{4} .*torch/utils/_pytree\.py")
 _FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})(?P<language>\S*)\s*")
@@ -64,6 +64,10 @@ class Block:
 
 class WrongPageError(Exception):
     """A block that does not match the page; the message begins with file and line."""
+
+
+def _is_file(block: Block) -> re.Match[str] | None:
+    return _FILE_NAME.fullmatch(block.lines[0]) if block.lines else None
 
 
 def read_blocks(name: str, lines: Sequence[str]) -> Iterator[Block]:
@@ -125,7 +129,7 @@ class Page:
             self.path.write_text("\n".join(self.lines) + "\n", encoding="utf-8")
 
     def _python(self, block: Block) -> str | None:
-        named = _FILE_NAME.fullmatch(block.lines[0]) if block.lines else None
+        named = _is_file(block)
         source = "\n".join(block.lines) + "\n"
         # line numbers and tracebacks are those of the page
         try:
@@ -275,13 +279,19 @@ def run_page(path: Path, write: bool = False, programs: Path | None = None) -> s
 
     With a folder of forked programs, the process is one of them, unless the page shows what a process imports.
     """
-    text = path.read_text(encoding="utf-8")
-    is_forked = programs is not None and not any(word in text for word in IMPORTED)
+    is_forked = programs is not None and not _shows_imports(path)
     words = [f"{programs}/page"] if is_forked else [sys.executable, str(Path(__file__).resolve())]
     words += ["--here", *(["--write"] if write else []), *(["--programs", str(programs)] if programs else [])]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([*words, str(path.resolve())], cwd=folder, capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def _shows_imports(path: Path) -> bool:
+    """Whether a block that runs in the page's own process shows imported modules; a file is run by a command."""
+    blocks = read_blocks(path.name, path.read_text(encoding="utf-8").splitlines())
+    here = [block.lines for block in blocks if block.language == "python" and not _is_file(block)]
+    return any(word in line for lines in here for line in lines for word in IMPORTED)
 
 
 def pages() -> list[Path]:

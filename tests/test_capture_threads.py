@@ -110,14 +110,15 @@ def _in_threads(*works: Callable[[], None]) -> None:
 # -- threads that capture --------------------------------------------------------------------------------------------
 
 
-def test_four_threads_write_the_bytes_that_one_would() -> None:
-    """400 captures in four threads, of several kinds, each of the same bytes as alone; torch is as it was."""
+@pytest.mark.parametrize("turns", [40, pytest.param(100, marks=pytest.mark.slow)])
+def test_four_threads_write_the_bytes_that_one_would(turns: int) -> None:
+    """Captures of several kinds in four threads, each of the same bytes as alone; torch is as it was."""
     shared = _jobs()
     alone = {name: job() for name, job in shared.items()}
 
     def work(own: dict[str, Callable[[], str]]) -> None:
-        quick, slow = list(own)[:4], dict(zip((3, 30, 60), list(own)[4:], strict=True))
-        for turn in range(100):
+        quick, slow = list(own)[:4], dict(zip((3, 12, 24), list(own)[4:], strict=True))
+        for turn in range(turns):
             name = slow.get(turn, quick[turn % 4])
             assert own[name]() == alone[name], name
 

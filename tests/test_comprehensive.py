@@ -86,6 +86,7 @@ def test_report_shows_the_model(tmp_path: Path) -> None:
     assert "```mermaid\nflowchart TD" in text
 
 
+@pytest.mark.usefixtures("_forked_python")
 def test_command_line_names_the_nearest_category() -> None:
     command = [sys.executable, "-m", "tests", "--category", "decodr"]
     root = Path(__file__).parent.parent

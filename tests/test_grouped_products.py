@@ -1,5 +1,6 @@
 """Grouped products of mixture-of-experts models: decomposed, converted and run, they equal eager."""
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -122,6 +123,7 @@ def routed(rows: int, *, one_expert: bool = False) -> tuple[Tensor, Tensor]:
     return torch.randn(rows, 8), scores
 
 
+@functools.cache
 def any_rows() -> tuple[Experts, IR]:
     torch.manual_seed(0)
     model, rows = Experts().eval(), Dim("rows", min=2, max=64)

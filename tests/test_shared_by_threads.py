@@ -12,6 +12,7 @@ from torch import nn
 
 from torch_ir import extract_ir
 from torch_ir.capture.instrument import exclusive
+from torch_ir.capture.program.functional import functionalised
 from torch_ir.ops.fast_paths import plain_attention
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.shared_by_threads import SharedSwitch, decomposing
@@ -120,3 +121,14 @@ def test_operators_are_listed_once_in_a_decomposition(monkeypatch: pytest.Monkey
     here, there = threading.get_ident(), listed[1]
     assert there != here
     assert listed == [here, there, there, here, here]
+
+
+def test_operators_are_listed_once_to_functionalise_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each of some thirty namespaces."""
+    owner, name = LIST_COMPOSITES
+    list_composites, listed = getattr(owner, name), []
+    monkeypatch.setattr(owner, name, lambda: (listed.append(name), list_composites()))
+    program = torch.export.export(nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True)), (torch.ones(2, 2),))
+    listed.clear()
+    functionalised(program)
+    assert listed == [name]

@@ -10,7 +10,7 @@ from tests.state_models.oracle import eager
 from tests.state_models.piece import PIECES
 from tests.state_models.sweep import REFUSED, SAME, WARNED, all_cases, swept, wrong
 
-SEED, SINGLE, AMBIENT, COMPOSED = 20, 8, 2, 2
+SEED, SINGLE, AMBIENT, COMPOSED = 20, 5, 1, 1
 
 
 def sample() -> list[Case]:

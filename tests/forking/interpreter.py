@@ -21,7 +21,7 @@ def is_known(words: Sequence[str], folder: str) -> bool:
     if first == "-c":
         return any(start in rest[0] for start in _STARTS)
     if first == "-m":
-        return rest[0].startswith("tests.")
+        return rest[0].split(".")[0] == "tests"
     try:
         text = Path(folder, first).read_text(encoding="utf-8") if first.endswith(".py") else None
     except OSError:

@@ -26,8 +26,8 @@ def tracing() -> Iterator[None]:
 def decomposing() -> Iterator[None]:
     """Hold the lock of exports, and let torch list the composite operators of C++ once in this thread.
 
-    It lists them for every namespace, twice in an ONNX export: a third of the time of a small one. No operator is
-    registered in between.
+    It lists them for every namespace, twice in an ONNX export: a third of the time of a small one, or of
+    functionalising a small graph. No operator is registered in between.
     """
     owner, name = LIST_COMPOSITES
     thread, is_listed = threading.get_ident(), False

@@ -24,6 +24,7 @@ from torch_ir.errors import ConversionError, first_line
 from torch_ir.ir.graph.operator_sets import DROPOUTS
 from torch_ir.ops.effects import gives_its_input, may_pass_on, mutated_arguments, updates_statistics
 from torch_ir.ops.schema import bind
+from torch_ir.ops.shared_by_threads import decomposing
 from torch_ir.ops.torch_internals import (
     DispatchKey,
     FakeTensor,
@@ -82,7 +83,7 @@ def _functionalise(program: ExportedProgram) -> ExportedProgram:
 
     whole_arguments = export_config.patch(enable_auto_functionalized_v2_for_export=False)
     try:
-        with whole_arguments, quiet():
+        with whole_arguments, quiet(), decomposing():
             functional: ExportedProgram = program.run_decompositions({_INSTANCE_NORM: _instance_norm})
             return functional
     except Exception as error:  # torch raises many types
