@@ -23,6 +23,7 @@ from torch_ir.ir.regroup.functions import FUSED, called_by, calls_by_function, i
 from torch_ir.ops.effects import writes_in_place
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.schema import name_arguments
+from torch_ir.passes.clean.canonicalize import NAME as CANONICALIZE
 from torch_ir.passes.opened_calls import forget_opened_calls
 from torch_ir.passes.optimize_levels import LEVELS
 from torch_ir.passes.optimize_report import Report, Row
@@ -93,29 +94,51 @@ def _raise_wrong_shapes(ir: IR) -> None:
 
 
 def _run(ir: IR, steps: Sequence[Pass], each: bool, progress: Callable[[str], None]) -> list[Row]:
-    """Apply passes in order, repeatedly, until none changes anything; check the graph after each.
+    """Apply passes until none changes anything. Fusing passes come last, as the others cannot see nodes inside a call.
 
-    Fusing passes come last, as the others cannot see nodes inside a call. The others follow once more, as the order of
-    nodes may have changed, and with it the order of operands.
+    Fusing moves nodes, and operands are in the order of nodes. Where that changes operands, all passes follow again.
     """
-    watchdog = Watchdog(ir)
-    rows: list[Row] = []
-    changes = 0
-    seen: dict[str, int] = {}  # pass -> total number of changes when it last ran
-    first, last = ([step for step in steps if step.fuses is fuses] for fuses in (False, True))
-    for phase in (first, last, first, last):
+    rounds = _Rounds(ir, each, progress)
+    others, fusing = ([step for step in steps if step.fuses is fuses] for fuses in (False, True))
+    rounds.settle(others)
+    rounds.settle(fusing)
+    if rounds.settle([step for step in others if step.name == CANONICALIZE]):
+        rounds.settle(others)
+        rounds.settle(fusing)
+    return rounds.rows
+
+
+class _Rounds:
+    """Applies passes to a graph in order, repeatedly; checks the graph after each."""
+
+    def __init__(self, ir: IR, each: bool, progress: Callable[[str], None]) -> None:
+        self.rows: list[Row] = []
+        self._ir = ir
+        self._each = each
+        self._progress = progress
+        self._watchdog = Watchdog(ir)
+        self._changes = 0
+        self._seen: dict[str, int] = {}  # pass -> total number of changes when it last ran
+
+    def settle(self, steps: Sequence[Pass]) -> int:
+        """Apply passes until none changes anything; return the number of changes."""
+        before = self._changes
         for round_ in range(_MOST_ROUNDS):
-            for number, step in enumerate(phase, 1):
-                if seen.get(step.name) == changes:
-                    continue
-                progress(f"round {round_ + 1}, pass {number} of {len(phase)}: {step.name}, {len(ir.nodes)} nodes")
-                made = apply_pass(ir, step)
-                if made:
-                    watchdog.check(step.name)
-                    rows.append(Row(step.name, made, measured_in_all(ir) if each else None))
-                changes += made
-                seen[step.name] = changes
-    return rows
+            for number, step in enumerate(steps, 1):
+                if self._seen.get(step.name) != self._changes:
+                    self._progress(
+                        f"round {round_ + 1}, pass {number} of {len(steps)}: {step.name}, {len(self._ir.nodes)} nodes"
+                    )
+                    self._apply(step)
+        return self._changes - before
+
+    def _apply(self, step: Pass) -> None:
+        made = apply_pass(self._ir, step)
+        if made:
+            self._watchdog.check(step.name)
+            self.rows.append(Row(step.name, made, measured_in_all(self._ir) if self._each else None))
+        self._changes += made
+        self._seen[step.name] = self._changes
 
 
 def _of_level(level: str) -> Sequence[str]:

@@ -15,7 +15,7 @@ from torch_ir.rewrite import Builder, op, rule
 from torch_ir.rewrite.builder import arguments_of
 from torch_ir.rewrite.change_log import current_journal
 
-_NAME = "canonicalize"
+NAME = "canonicalize"
 # Alias -> canonical operator; overloads keep their names.
 _ALIASES = {
     f"aten.{name}": f"aten.{plain}"
@@ -48,7 +48,7 @@ _COMMUTATIVE = frozenset(
 ) | {"aten.logical_and.default", "aten.logical_or.default", "aten.logical_xor.default"}
 
 
-@named_pass(_NAME)
+@named_pass(NAME)
 def canonicalize(ir: IR) -> int:
     """Rewrite equivalent operators and arguments in one canonical form; values stay bit-identical.
 
