@@ -1,5 +1,7 @@
 """Data-dependent sizes and numbers."""
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from tests.proof import agrees, captured, module, ops, verdict
-from torch_ir import ExecutionError, IRExecutor, extract_ir
+from torch_ir import CaptureWarning, ExecutionError, IRExecutor, extract_ir, load_ir
 
 
 def rows(count: int) -> Tensor:
@@ -147,3 +149,24 @@ def test_real_samples_give_the_same_graph() -> None:
     shapes = ({0: Dim("batch", max=32)},)
     from_real = extract_ir(LINEAR, (rows(3),), strict=False, dynamic_shapes=shapes)
     assert from_real.to_json() == captured(LINEAR, rows(3), dynamic_shapes=shapes).to_json()
+
+
+def test_a_recorded_graph_of_packed_sequences_is_loaded(tmp_path: Path) -> None:
+    """The shapes of `_pad_packed_sequence` depend on values, so that nothing is known about them."""
+
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.GRU(4, 6, batch_first=True)
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            return nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0]
+
+    model, given = Packed().eval(), (torch.randn(2, 5, 4), torch.tensor([5, 3]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CaptureWarning)
+        ir = extract_ir(model, given, strict=False)
+    ir.save(tmp_path / "packed.json")
+    loaded = load_ir(tmp_path / "packed.json")
+    assert torch.equal(IRExecutor(loaded, model.state_dict())(*given), model(*given))

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch._higher_order_ops.map import map as torch_map
+from torch.export import Dim
 from torch.nn.attention.flex_attention import flex_attention
 
 from tests.proof import captured, module, ops, proved, quiet, verdict
@@ -265,6 +266,30 @@ def test_autocast_and_grad_regions_dissolve() -> None:
     assert ir.functions == {}
     assert ir.graph_outputs[0].dtype == "bfloat16"
     assert not [op for op in ops(ir) if op.startswith("higher_order.")]
+
+
+@pytest.mark.parametrize("is_outer", [False, True])
+def test_autocast_reaches_the_parts_of_an_operator(is_outer: bool) -> None:
+    """In eager mode, the products inside einsum are cast to bfloat16, and reflection pads to float32."""
+
+    def forward(self: Any, x: Tensor, image: Tensor) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not is_outer or torch.is_autocast_enabled("cpu")):
+            product = torch.einsum("bi,ci->bc", x, self.layer(x))
+            wide = nn.functional.pad(nn.functional.relu(self.mix(image)), (1, 1, 1, 1), mode="reflect")
+            states = self.cell(x)
+            return product, wide, states, x.reshape(-1), torch.tensordot(x, x, ([0], [0]))
+
+    layers = {"layer": nn.Linear(4, 4), "mix": nn.Conv2d(2, 2, 1), "cell": nn.GRUCell(4, 4)}
+    model, given = module(forward, **layers), (torch.randn(3, 4), torch.randn(1, 2, 4, 4))
+    for sizes in (None, ({0: Dim("batch", min=2, max=9)}, None)):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_outer), torch.no_grad():
+            ir = extract_ir(model, given, strict=False, dynamic_shapes=sizes)
+            wanted = model(*given)
+        assert [each.dtype for each in wanted[:2]] == [torch.bfloat16, torch.float32]
+        for made, value in zip(IRExecutor(ir, model.state_dict())(*given), wanted, strict=True):
+            assert made.dtype == value.dtype
+            assert torch.equal(made, value)
+        assert "aten.einsum.default" not in ops(ir)
 
 
 @torch.library.custom_op("torch_ir_tests::gate", mutates_args=())

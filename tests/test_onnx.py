@@ -352,3 +352,35 @@ def test_equivalents_are_needed() -> None:
     for target, args in calls.items():
         with pytest.raises(torch.onnx.errors.OnnxExporterError):
             torch.onnx.export(module(lambda self, *given, call=target: call(*given)), args, verbose=False)
+
+
+# -- dynamic sizes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [lambda x: nn.functional.adaptive_avg_pool2d(x, 2), lambda x: nn.functional.adaptive_max_pool2d(x, 2)],
+    ids=["mean", "max"],
+)
+def test_a_size_that_the_exporter_would_fix_is_refused(pool: Any, tmp_path: Path) -> None:
+    """The window of an adaptive pool depends on the height; the exporter would write that of its example."""
+    height = {2: 2 * Dim("height", min=2, max=64)}
+    ir = captured(module(lambda self, x: pool(x)), torch.randn(2, 3, 8, 6), dynamic={"x": height})
+    with pytest.raises(ConversionError, match=r"(?s)fixes a dynamic size.*(AdaptiveAvgPool2d|adaptive_max_pool2d)"):
+        to_onnx(ir, tmp_path / "pool.onnx", {})
+    x = torch.randn(2, 3, 18, 6)
+    to_onnx(ir.specialize(height=9), tmp_path / "pool.onnx", {})
+    assert_near(run_file(tmp_path / "pool.onnx", x)[0], pool(x))
+
+
+def test_a_dynamic_size_is_divided(tmp_path: Path) -> None:
+    """Pieces of a dynamic size are slices, with the names of the graph."""
+    forward = module(lambda self, x: (*x.chunk(2, 1), *x.split([2, x.shape[1] - 2], dim=-1)))
+    ir = captured(forward, torch.randn(2, 8), dynamic={"x": {1: 2 * Dim("half", min=2, max=32)}})
+    to_onnx(ir, tmp_path / "pieces.onnx", {})
+    names = [made.name for made in onnx.load(tmp_path / "pieces.onnx").graph.output]
+    assert names == [tensor.name for tensor in ir.graph_outputs]
+    for width in (4, 8, 10):
+        x = torch.randn(2, width)
+        for made, wanted in zip(run_file(tmp_path / "pieces.onnx", x), forward(x), strict=True):
+            assert torch.equal(made, wanted)

@@ -216,3 +216,38 @@ def test_the_command_line_inlines_on_request(tmp_path: Path, capsys: pytest.Capt
     assert list(functions_of(path)) == []
     said = failure(capsys, "convert", given, "-o", "m.py", "--functions", "all")
     assert said == "--functions is for .onnx and .mlir, not for .py"
+
+
+class Masked(nn.Module):
+    """Attention in which a query may see no key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        heads = self.mix(x).unflatten(-1, (2, 4)).transpose(1, 2)
+        made = nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
+        return x + made.transpose(1, 2).flatten(2)
+
+
+class MaskedTower(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Masked() for _ in range(3))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
+
+
+def test_a_function_of_dynamic_sizes_is_rewritten_too(tmp_path: Path) -> None:
+    """A query without keys gets zeros, in a function that reads a size of the graph around it."""
+    model, x, mask = MaskedTower().eval(), torch.randn(2, 5, 8), torch.rand(2, 1, 5, 5) > 0.4
+    mask[0, 0, 1] = False
+    batch = {0: Dim("batch", min=1, max=8)}
+    ir = captured(model, x, mask, blocks="function", dynamic_shapes={"x": batch, "mask": batch})
+    to_onnx(ir, tmp_path / "masked.onnx", model.state_dict())
+    found = session_of(tmp_path / "masked.onnx").run(None, {"x": x.numpy(), "mask": mask.numpy()})[0]
+    assert_near(torch.from_numpy(found), model(x, mask))

@@ -14,7 +14,7 @@ import catalogue
 from tests.graphs import tensor, weight
 from tests.proof import captured, captured_entry, module
 from tests.stablehlo_models.sweep import CATALOGUE, EQUAL, NOT_COMPILED, Case, cases, measure
-from torch_ir import IR, ConversionError, OpNode, extract_ir, to_stablehlo
+from torch_ir import IR, ConversionError, OpNode, extract_ir, optimize, to_stablehlo
 from torch_ir.cli import main
 from torch_ir.errors import UnsupportedOperatorsError
 from torch_ir.ops.own_decompositions import histc
@@ -212,3 +212,14 @@ def test_the_command_writes_what_the_function_returns(tmp_path: Path, monkeypatc
     assert Path("net.stablehlo.mlir").read_text() == to_stablehlo(ir, functions="none").text
     assert main(["convert", "net.json", "-o", "net.mlir"]) == 0
     assert "torch.aten.linear" in Path("net.mlir").read_text()
+
+
+def test_fused_operators_of_dynamic_sizes_are_decomposed() -> None:
+    """The function of a fused operator reads the sizes of the graph around it."""
+    layers = nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 2)).double().eval()
+    batch = {"input": {0: Dim("batch", min=1, max=9)}}
+    ir = extract_ir(layers, (torch.randn(3, 4).double(),), strict=False, dynamic_shapes=batch)
+    fused = optimize(ir, "full")[0]
+    assert [node.op_type for node in fused.nodes] == ["fused.linear_silu", "aten.linear.default"]
+    for functions in ("blocks", "all", "none"):
+        parsed(to_stablehlo(fused, functions=functions).text)

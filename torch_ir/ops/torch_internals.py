@@ -219,6 +219,12 @@ def call_kernel(operator: OpOverload, key: DispatchKey, *args: Any, **kwargs: An
     return operator._op_dk(key, *args, **kwargs)
 
 
+def has_autocast_kernel(operator: OpOverload, device: str) -> bool:
+    """Whether autocast for a device casts an operator itself (`_dispatch_has_kernel_for_dispatch_key`; 2.9 to 2.15)."""
+    name: str = operator.name()  # type: ignore[no-untyped-call]  # torch does not annotate it
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, f"Autocast{device.upper()}")
+
+
 def updated(
     program: ExportedProgram, module: torch.fx.GraphModule, signature: ExportGraphSignature, **others: Any
 ) -> ExportedProgram:

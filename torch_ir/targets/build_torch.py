@@ -24,8 +24,8 @@ def to_torch(ir: IR, weights: WeightSource | None = None) -> nn.Module:
     `weights` are a state dict, a model, or the path of a checkpoint. Without them, parameters are on meta and it can be
     exported; `load_state_dict(weights, assign=True)` makes it runnable. With weights, computations on weights alone
     are done now and when a state dict is loaded, and in every call while one of these weights requires a gradient, but
-    not when a weight is written to otherwise. Function calls are inlined. Sizes and dtypes of inputs are not checked
-    against the graph, as `IRExecutor` does; strides and shared memory are, where the graph depends on them.
+    not when a weight is written to otherwise. Function calls are inlined. Each call compares its inputs with the graph,
+    as `IRExecutor` does: sizes, dtypes, and, where the graph depends on them, strides and shared memory.
     """
     require_graph(ir, "to_torch")
     from torch_ir.run.stored import loaded

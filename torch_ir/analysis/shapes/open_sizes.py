@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from itertools import combinations_with_replacement, islice
 
@@ -12,6 +12,7 @@ from torch_ir.analysis.shapes.size_polynomials import product, total
 from torch_ir.errors import ExpressionError
 from torch_ir.ir import IR, evaluate
 from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ir.regroup.functions import called_by
 
 Points = tuple[Mapping[str, int], ...]
 _WANTED = 5
@@ -35,6 +36,15 @@ def inside(ir: IR) -> Iterator[None]:
         yield
     finally:
         _around.reset(token)
+
+
+def visit_graphs(ir: IR, visit: Callable[[IR], object]) -> None:
+    """Call a function with a graph, then with its functions and theirs, each with the sizes that it may read."""
+    visit(ir)
+    called = called_by(ir.nodes)
+    for name, body in ir.functions.items():
+        with inside(ir) if name in called else nullcontext():  # an entry point has its own sizes
+            visit_graphs(body, visit)
 
 
 def is_inside() -> bool:

@@ -35,6 +35,7 @@ from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_torch
 Made = tuple[tuple[int, ...], str, "tuple[int, ...] | None"]
 _CPU = torch.device("cpu")
 _silence = silence(FAKE_TENSOR_LOGGER)  # it logs a traceback for every call that torch refuses
+_WITHOUT_RULE = ("no fake impl registered", "its data is not allocated yet")  # the latter: the kernel read values
 
 
 def own_rule(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | None:
@@ -89,7 +90,7 @@ def _answer(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[st
     except ArithmeticError:  # an error in the shape rule, not in the call
         return ""
     except Exception as error:
-        is_unknown = type(error).__module__.startswith("torch") or "no fake impl registered" in str(error)
+        is_unknown = type(error).__module__.startswith("torch") or any(text in str(error) for text in _WITHOUT_RULE)
         return "" if is_unknown else first_line(error)[:200]
     return [_described(tensor) for tensor in made] if all(map(_is_plain, made)) else ""
 

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
+from torch_ir.capture.program.autocast_calls import with_casts_inside
 from torch_ir.capture.program.lift_constants import copied, graphs, with_explicit_inputs
 from torch_ir.capture.program.lower_out_dtype import with_wide_results
 from torch_ir.capture.program.provenance import user_line
@@ -72,6 +73,7 @@ def standard_form(program: ExportedProgram) -> tuple[ExportedProgram, Twins | No
 
 def functionalised(program: ExportedProgram) -> ExportedProgram:
     """Return a program without writes, made by torch's functionalisation, which renames nodes."""
+    program = with_casts_inside(program)
     for module in graphs(program.graph_module):
         _refuse_lost_writes(module)
     return _functionalise(_without_idle_dropout(program))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch_ir.analysis.shapes.open_sizes import visit_graphs
 from torch_ir.ir import IR, OpNode
 from torch_ir.passes.decompose.decompose_pass import Decomposing
 
@@ -25,8 +26,7 @@ def rewritten(ir: IR, rules: Mapping[str, Rule]) -> IR:
     if not any(node.op_type in rules for node in ir.all_nodes()):
         return ir
     copy = ir.clone()
-    for graph in copy.all_graphs():
-        _Rewriting(graph, rules).run()
+    visit_graphs(copy, lambda graph: _Rewriting(graph, rules).run())
     return copy.check()
 
 

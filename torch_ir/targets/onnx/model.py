@@ -22,6 +22,7 @@ from torch_ir.targets.node_summary import describe
 from torch_ir.targets.onnx.call_nodes import DOMAIN, OP_TYPE, graph_with_calls, shape_of
 from torch_ir.targets.onnx.exact_operators import EXPORTED, MISTRANSLATED, complex_problem
 from torch_ir.targets.onnx.onnx_program import unsupported
+from torch_ir.targets.onnx.open_splits import with_slices
 from torch_ir.targets.onnx.quantized_bias import with_separate_biases
 from torch_ir.targets.onnx.value_names import name_values
 from torch_ir.targets.standalone_functions import ConvertedFunctions, with_functions
@@ -35,7 +36,7 @@ def onnx_model(ir: IR, opset: int, functions: str = "none") -> onnx_ir.Model:
     ir = without_attribute_guards(ir)
     _refuse_places_in_storages(ir)
     _refuse_mistranslated(ir)
-    ir = with_separate_biases(with_functions(rewritten(ir, EXPORTED), functions))
+    ir = with_slices(with_separate_biases(with_functions(rewritten(ir, EXPORTED), functions)))
     write = _FunctionWriter(opset)
     made = ConvertedFunctions(write, set())
     called = made.called_by(ir)

@@ -25,8 +25,10 @@ from torch_ir.ops.quiet_loggers import quieted
 from torch_ir.ops.shared_by_threads import decomposing
 from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, onnx_core, onnx_fx_passes, onnx_registration
 from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.passes.decompose.open_size_rules import has_open_sizes
 from torch_ir.targets.node_summary import describe
 from torch_ir.targets.onnx.exact_numbers import exact_for, narrowed, with_integer_division
+from torch_ir.targets.onnx.fixed_sizes import SizeConditions
 from torch_ir.targets.onnx.quantized_operators import translations
 from torch_ir.targets.torch.exporting import exported
 from torch_ir.targets.torch.fx_graph import write_program
@@ -62,12 +64,15 @@ def onnx_program(
 ) -> torch.onnx.ONNXProgram:
     """Export nodes of a graph, none of which is a call: a program from `given` to `wanted` tensors."""
     captured = _captured(ir, nodes, given, wanted)
+    conditions = SizeConditions(captured)
     registry = exact_for(_registry(opset), ir)
     try:
         with decomposing():  # which holds a lock: the exporter records into an evaluator of the process
             made = onnx_core.export(captured, registry=registry, opset_version=opset, optimize=False, verbose=False)
     except Exception as error:  # any error of the exporter
         raise _refusal(ir, captured, registry, error) from None
+    if conditions.fix_a_size(ir, given):
+        raise _fixed_size_error(ir, captured, registry)
     refuse_float32(ir, made.model)
     return made
 
@@ -100,7 +105,9 @@ def optimize_program(ir: IR, program: torch.onnx.ONNXProgram) -> None:
     try:
         program.optimize()
     except Exception as error:  # any error of onnxscript
-        raise ConversionError(f"{_name(ir)} cannot be converted to ONNX: onnxscript: {first_line(error)}") from None
+        raise ConversionError(
+            f"{_name(ir)} cannot be converted to ONNX: onnxscript: {first_line(_causes(error)[-1])}"
+        ) from None
 
 
 def origin_of(node: fx.Node) -> str:
@@ -163,6 +170,24 @@ def _refusal(ir: IR, exported: ExportedProgram, registry: Any, error: Exception)
     lines = dict.fromkeys(_described(call, nodes) for call in calls if call.name in blamed)
     reason = f"torch.onnx: {first_line(_causes(error)[-1])}; at"
     return ConversionError(f"{_name(ir)} cannot be converted to ONNX: {reason}\n  " + "\n  ".join(lines or [_name(ir)]))
+
+
+def _fixed_size_error(ir: IR, exported: ExportedProgram, registry: Any) -> ConversionError:
+    """Return an error with the operators that the exporter decomposes, one of which fixed a size."""
+    nodes = {node.name: node for node in ir.nodes}
+    kept = {(origin_of(call), call.target) for call in _conversions(exported, registry)[0]}
+    split = [
+        node
+        for call in exported.graph.nodes
+        if call.op == "call_function" and (origin_of(call), call.target) not in kept
+        for node in [nodes.get(origin_of(call))]
+        if node is not None and has_open_sizes(node)
+    ]
+    lines = "\n  ".join(dict.fromkeys(map(describe, split)))
+    return ConversionError(
+        f"{_name(ir)} cannot be converted to ONNX: torch.onnx fixes a dynamic size where it decomposes one"
+        f" of these operators; specialize the graph, or avoid the operator:\n  {lines or _name(ir)}"
+    )
 
 
 def _described(call: fx.Node, nodes: Mapping[str, OpNode]) -> str:

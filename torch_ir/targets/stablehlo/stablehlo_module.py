@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from torch_ir.analysis.shapes.open_sizes import visit_graphs
 from torch_ir.errors import UnsupportedOperatorsError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.passes.decompose.decompose_pass import Decomposing
@@ -95,8 +96,7 @@ def _in_core_set(ir: IR) -> tuple[IR, dict[str, str]]:
     Functions are kept.
     """
     copy, reasons = ir.clone(), dict[str, str]()
-    for graph in copy.all_graphs():
-        _ToCore(graph, reasons).run()
+    visit_graphs(copy, lambda graph: _ToCore(graph, reasons).run())
     return copy.check(), reasons
 
 
