@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torch_ir.ir.json.json_text import _frozen_for_good, freeze_for_good
+from torch_ir.ir.graph.garbage_collection import _frozen_for_good, freeze_for_good
 from torch_ir.run.numeric_settings import settings
 
 _LOGGERS = ("", "torch", "torch_ir", "torch._subclasses.fake_tensor", "torch.fx", "torch._dynamo", "torch.export")
