@@ -285,3 +285,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(torch_ir, "nothing")
     with pytest.raises(ImportError):
         from torch_ir import nothing  # noqa: F401
+
+
+def test_the_error_of_a_name_in_another_module_says_which() -> None:
+    """As `torch_ir.extract_llm`, which is in `torch_ir.llm`; every listed name is there, and only there."""
+    for room, names in torch_ir._ELSEWHERE.items():
+        module = importlib.import_module(f"torch_ir.{room}")
+        for name in names:
+            assert name in module.__all__
+            with pytest.raises(AttributeError, match=rf"no attribute '{name}'; import it from torch_ir\.{room}$"):
+                getattr(torch_ir, name)

@@ -156,6 +156,15 @@ _ROOMS = {
     ),
 }  # fmt: skip
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
+# Functions of rooms that have public names of their own, for the error of a name that is looked up here.
+_ELSEWHERE = {
+    "calibration": ("calibrate",),
+    "entries": ("bind_entries", "extract_entries", "extract_pipeline", "run_entries"),
+    "llm": (
+        "cache_in_place", "extract_llm", "generate", "merge_lora", "to_cache_form", "to_checkpoint_layout", "verify_llm",
+    ),
+    "simulators": ("to_chakra", "to_scale_sim", "to_timeloop", "to_zigzag", "write_ranks"),
+}  # fmt: skip
 
 __all__ = [
     "IR", "BackendWarning", "BlockReport", "Builder", "CaptureWarning", "ChosenRecipe", "Cluster", "Comparison",
@@ -183,7 +192,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'torch_ir' has no attribute {name!r}")
+        room = next((f"; import it from torch_ir.{room}" for room, names in _ELSEWHERE.items() if name in names), "")
+        raise AttributeError(f"module 'torch_ir' has no attribute {name!r}{room}")
     value = getattr(_imported(f"torch_ir.{_HOME[name]}"), name)
     globals()[name] = value
     return value

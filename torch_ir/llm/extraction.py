@@ -17,6 +17,7 @@ from torch_ir.capture.export.dynamic import keep_promises, loosened
 from torch_ir.entries.entry_feeds import EXTENSION, list_weights
 from torch_ir.errors import CaptureWarning, Cause, ExportError, MissingExtraError
 from torch_ir.ir import IR, evaluate
+from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.llm.cache_layout import DECODE, cache_outputs
 from torch_ir.llm.checkpoint_layout import PLACES, to_checkpoint_layout
@@ -227,7 +228,7 @@ def _count_positions(calls: Any) -> str:
 
 def build_on_meta(model: Any) -> Any:
     """Return the model itself, or build one on meta from a configuration."""
-    with meta_init():
+    with uncollected(), meta_init():
         return build(model)
 
 

@@ -50,6 +50,7 @@ from torch._ops import HigherOrderOperator as HigherOrderOperator  # `cond`, `wh
 from torch._ops import OpOverload as OpOverload  # one operator with one schema; 2.9 to 2.15
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as TYPE_PROMOTION_KIND  # enum; 2.9 to 2.15
 from torch._prims_common import elementwise_dtypes as elementwise_dtypes  # computed and made dtype; 2.9 to 2.15
+from torch._subclasses import fake_tensor  # a module, see forget_results; 2.9 to 2.15
 from torch._subclasses.fake_tensor import DataDependentOutputException as DataDependentOutputError  # 2.9 to 2.15
 from torch._subclasses.fake_tensor import DynamicOutputShapeException as DynamicOutputShapeError  # 2.9 to 2.15
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor  # a tensor without values; 2.9 to 2.15
@@ -168,8 +169,7 @@ def dense_memory_key(value: Any) -> int | None:
 
 def next_autograd_number() -> int:
     """Return the number of the next call that autograd records (`_get_sequence_nr`; 2.9 to 2.15)."""
-    number: int = torch._C._autograd._get_sequence_nr()
-    return number
+    return int(torch._C._autograd._get_sequence_nr())
 
 
 def running_autograd_number() -> int | None:
@@ -377,6 +377,18 @@ def watch_unknown(shapes: Any, look: Callable[[], None]) -> None:
         setattr(shapes, name, looking(getattr(shapes, name)))
 
 
+def forget_results(mode: Any, is_forgotten: Callable[[Any], bool]) -> None:
+    """Do not cache some results of a fake mode (`_get_output_info_for_cache_entry`; 2.9 to 2.15)."""
+    remember = mode._get_output_info_for_cache_entry
+
+    def unless_forgotten(*args: Any) -> Any:
+        if is_forgotten(args[-1]):
+            raise fake_tensor._BypassDispatchCache("not cached")
+        return remember(*args)
+
+    mode._get_output_info_for_cache_entry = unless_forgotten
+
+
 def guard_location() -> tuple[tuple[Any, str], Any]:
     """Return the method of `ShapeEnv` that looks up the source line of a guard, and its answer for none.
 
@@ -390,9 +402,7 @@ def guard_location() -> tuple[tuple[Any, str], Any]:
 
 def symbolic_shape_settings() -> Any:
     """Return a digest of the settings of symbolic shapes (`torch.fx.experimental._config`; 2.9 to 2.15)."""
-    from torch.fx.experimental import _config
-
-    return _config.get_hash()  # type: ignore[attr-defined]  # torch adds it to modules of settings
+    return importlib.import_module("torch.fx.experimental._config").get_hash()
 
 
 def compile_stance() -> Any:

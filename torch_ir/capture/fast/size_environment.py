@@ -142,6 +142,7 @@ class Environment:
             made = make_inputs(self._model, self._args, self._kwargs, self._dynamic_shapes)
             self.mode, fake_args, fake_kwargs, self._equalities, self._signature, _ = made
             self._fakes = pytree.tree_leaves((fake_args, fake_kwargs))
+            torch_internals.forget_results(self.mode, _is_plain)
             self.shapes = self.mode.shape_env
             self.inputs = [self._described(index, fake) for index, fake in enumerate(self._fakes)]
             self.note([self._like_input(described) for described in self.inputs if described is not None])
@@ -302,6 +303,21 @@ class Environment:
         """Release the fake inputs; what torch knows about the sizes is kept."""
         self._fakes, self.inputs, self._args, self._kwargs = [], [], (), {}
         self.shapes.tracked_fakes.clear()
+
+
+def _is_plain(result: Any) -> bool:
+    """Whether torch knows without a guard that no size of a tensor is 0 or 1: they are sums of products."""
+    if not isinstance(result, torch.Tensor):
+        return False
+    numbers = (*result.shape, *result.stride(), result.storage_offset())
+    return all(type(number) is int or _is_sum(number.node.expr) for number in numbers)
+
+
+def _is_sum(expr: Any) -> bool:
+    """Whether an expression consists of symbols and positive integers, added and multiplied."""
+    if not expr.args:
+        return bool(expr.is_Symbol or (expr.is_Integer and expr > 0))
+    return (expr.is_Add or expr.is_Mul or expr.is_Pow) and all(map(_is_sum, expr.args))
 
 
 def without_locations() -> AbstractContextManager[None]:
