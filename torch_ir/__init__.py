@@ -161,7 +161,8 @@ _ELSEWHERE = {
     "calibration": ("calibrate",),
     "entries": ("bind_entries", "extract_entries", "extract_pipeline", "run_entries"),
     "llm": (
-        "cache_in_place", "extract_llm", "generate", "merge_lora", "to_cache_form", "to_checkpoint_layout", "verify_llm",
+        "cache_in_place", "extract_llm", "generate", "merge_lora", "to_cache_form", "to_checkpoint_layout",
+        "verify_llm",
     ),
     "simulators": ("to_chakra", "to_scale_sim", "to_timeloop", "to_zigzag", "write_ranks"),
 }  # fmt: skip
