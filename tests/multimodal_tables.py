@@ -227,6 +227,8 @@ NOT_BUILT = _by_name(
         "its generate denoises blocks of text": "diffusion_gemma image",
         "it predicts actions of a robot, not text": "pi0 image",
         "the model itself cannot generate from videos": "nemotron_h_omni video",
+        "it makes more features of an image than the prompt has tokens": "glm5_next image",
+        **({} if find_spec("scipy") else {"it needs scipy": "inkling_mm_model image, inkling_mm_model audio"}),
     }
 )
 REFUSED = _by_name(
@@ -238,7 +240,7 @@ REFUSED = _by_name(
         ),
         "it attends to the image again for each token": "blip image, idefics image",
         "its attention is not marked as causal": "git image",
-        "the length of its cache cannot vary": "glm5_next image, glm5_next video",
+        "the length of its cache cannot vary": "glm5_next video",
         "its cache keeps the positions of an indexer": "qwen4_exp image, qwen4_exp video",
         "its cache keeps the prompt and a window": "unlimited_ocr image",
     }

@@ -219,6 +219,7 @@ def test_command_line(tmp_path: Path, llava: tuple[Any, dict[str, Any], IR], pro
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:prefill and decode of .* were not checked on a tiny model:UserWarning")
 @pytest.mark.parametrize("kind", kinds())
 def test_every_model(kind: str) -> None:
     """All of them generate the tokens of the model, but for those that are named."""
