@@ -84,6 +84,28 @@ def test_parts_of_views_are_taken_from_the_view(taken: Callable[[Tensor], Tensor
     assert_near(IRExecutor(graph, {})(x), model(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_batch_norm_of_half_precision_becomes_primitives(dtype: torch.dtype) -> None:
+    """Its kernel returns empty statistics in inference, and torch's shape rule others; nothing reads them."""
+    model, x = nn.BatchNorm1d(3).to(dtype).eval(), torch.randn(4, 3).to(dtype)
+    model.running_var.uniform_(0.5, 2)
+    graph, report = to_opset(captured(model, x), "prims")
+    assert report.is_complete, str(report)
+    with torch.no_grad():
+        torch.testing.assert_close(IRExecutor(graph, model.state_dict())(x), model(x))
+
+
+@pytest.mark.parametrize("part", ["real", "imag"])
+def test_parts_of_conjugated_numbers_stay(part: str) -> None:
+    """Torch's decomposition does not read them; the one of other numbers of the same shape is not used for them."""
+    model = module(lambda _, x: (getattr(x * 1j, part), getattr((x * 2).conj(), part)))
+    x = torch.randn(2, 3, dtype=torch.complex64)
+    graph, report = to_opset(captured(model, x), "core-aten")
+    assert {left.op_type: left.nodes for left in report.left}[f"aten.{part}.default"] == 1
+    for found, wanted in zip(IRExecutor(graph, {})(x), model(x), strict=True):
+        assert_near(found, wanted)
+
+
 def test_a_list_of_operators_is_a_set_too() -> None:
     """Overloads are meant by the name alone, and fused operators that are not listed are inlined."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.randn(2, 4)

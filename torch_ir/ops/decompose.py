@@ -123,7 +123,7 @@ def _recorded(
         return NO_RULE
     if any(map(_reads_from_an_offset, body.nodes)):
         return "torch's decomposition counts elements from the start of the storage, which a view does not have"
-    if any(step.op_type == _PAIRS for step in body.nodes) and any(map(_may_be_conjugated, node.inputs)):
+    if any(step.op_type == _PAIRS for step in body.nodes) and any(map(may_be_conjugated, node.inputs)):
         return "torch's decomposition does not read conjugated numbers"
     return "torch's decomposition writes in place" if any(map(writes_in_place, body.nodes)) else body
 
@@ -164,7 +164,7 @@ def _reads_from_an_offset(step: OpNode) -> bool:
     return is_strided and step.attrs.get("storage_offset") is not None
 
 
-def _may_be_conjugated(tensor: TensorMeta) -> bool:
+def may_be_conjugated(tensor: TensorMeta) -> bool:
     """Whether the numbers of a tensor may be stored without a conjugation that their view implies."""
     left, seen = [tensor], {tensor}
     while left:
