@@ -130,6 +130,28 @@ def test_open_sizes_are_decomposed_where_the_rule_holds_for_all() -> None:
         assert_near(IRExecutor(graph, model.state_dict())(x), model(x))
 
 
+def test_slices_of_one_projection_are_decomposed_with_open_sizes() -> None:
+    """The strides of query, key and value, such as `24 * seq`, are no product of their own sizes."""
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Linear(8, 24)
+
+        def forward(self, x: Tensor) -> Tensor:
+            query, key, value = (part.transpose(1, 2) for part in self.qkv(x).unflatten(-1, (3, 2, 4)).unbind(2))
+            return nn.functional.scaled_dot_product_attention(query, key, value)
+
+    model = Attention().eval()
+    shapes = {"x": {0: Dim("batch", min=1, max=6), 1: Dim("seq", min=1, max=24)}}
+    graph, report = to_opset(captured(model, torch.randn(2, 5, 8), dynamic_shapes=shapes), "core-aten")
+    assert report.is_complete, str(report)
+    for size in ((1, 1), (3, 24)):
+        x = torch.randn(*size, 8)
+        with torch.no_grad():
+            assert_near(IRExecutor(graph, model.state_dict())(x), model(x))
+
+
 @pytest.mark.parametrize(("given", "said"), [("core-atem", "core-aten"), (["aten.adm"], "aten.a"), ([], "empty")])
 def test_unknown_sets_are_one_sentence(given: Any, said: str) -> None:
     """With the nearest name."""
