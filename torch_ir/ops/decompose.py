@@ -27,6 +27,7 @@ from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.own_decompositions import OWN_DECOMPOSITIONS
 from torch_ir.ops.safe_shape_calls import may_call_rule
 from torch_ir.ops.schema import arguments, bind, find_operator, operator_name
+from torch_ir.ops.shared_by_threads import tracing
 from torch_ir.ops.torch_internals import DisableTorchFunction, OpOverload, can_decompose, decomposition_table
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_name, to_torch
 
@@ -145,7 +146,7 @@ def _traced(
         return list(made) if isinstance(made, (list, tuple)) else [made]
 
     try:
-        with NeutralState():
+        with tracing(), NeutralState():  # torch records in one thread at a time
             return _Steps(node, device).graph(recorder(computed)(*map(_empty, node.inputs)))
     except TorchIRError as error:
         return str(error)
