@@ -170,3 +170,23 @@ def test_a_recorded_graph_of_packed_sequences_is_loaded(tmp_path: Path) -> None:
     ir.save(tmp_path / "packed.json")
     loaded = load_ir(tmp_path / "packed.json")
     assert torch.equal(IRExecutor(loaded, model.state_dict())(*given), model(*given))
+
+
+def test_a_write_beside_a_data_dependent_size(tmp_path: Path) -> None:
+    """Of a tensor whose size the data decides, nothing is asked while torch's functionalisation is prepared."""
+
+    class Both(nn.Module):
+        def forward(self, x: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+            rows = x[chosen]
+            rows[:, 1:] += 1
+            square = x.clone()
+            square.fill_diagonal_(9.0)  # only torch follows this write
+            return rows, square
+
+    x = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    ir = extract_ir(Both().eval(), (x, torch.tensor([True, False, True])), strict=False)
+    ir.save(tmp_path / "both.json")
+    executor = IRExecutor(load_ir(tmp_path / "both.json"))
+    for chosen in (torch.tensor([True, True, False]), torch.zeros(3, dtype=torch.bool)):
+        for result, wanted in zip(executor(x, chosen), Both()(x, chosen), strict=True):
+            assert torch.equal(result, wanted)

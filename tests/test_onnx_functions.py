@@ -251,3 +251,27 @@ def test_a_function_of_dynamic_sizes_is_rewritten_too(tmp_path: Path) -> None:
     to_onnx(ir, tmp_path / "masked.onnx", model.state_dict())
     found = session_of(tmp_path / "masked.onnx").run(None, {"x": x.numpy(), "mask": mask.numpy()})[0]
     assert_near(torch.from_numpy(found), model(x, mask))
+
+
+class FusedProjection(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        query, key, value = (part.transpose(1, 2) for part in self.qkv(x).unflatten(-1, (3, 2, 4)).unbind(2))
+        return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None])
+
+
+def test_slices_of_one_projection_with_dynamic_sizes_are_rewritten_too(tmp_path: Path) -> None:
+    """A query without keys gets zeros; the strides of its parts, such as `24 * seq`, depend on sizes."""
+    model = FusedProjection().eval()
+    sizes = {0: Dim("batch", min=1, max=6), 1: Dim("seq", min=1, max=24)}
+    example = torch.randn(2, 5, 8), torch.ones(2, 5, dtype=torch.bool)
+    ir = captured(model, *example, dynamic_shapes={"x": sizes, "mask": sizes})
+    to_onnx(ir, tmp_path / "fused.onnx", model.state_dict())
+    for size in ((2, 5), (1, 1), (6, 24)):
+        x, mask = torch.randn(*size, 8), torch.rand(*size) > 0.4
+        mask[0] = False
+        found = session_of(tmp_path / "fused.onnx").run(None, {"x": x.numpy(), "mask": mask.numpy()})[0]
+        assert_near(torch.from_numpy(found), model(x, mask))

@@ -84,6 +84,28 @@ def test_parts_of_views_are_taken_from_the_view(taken: Callable[[Tensor], Tensor
     assert_near(IRExecutor(graph, {})(x), model(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_batch_norm_of_half_precision_becomes_primitives(dtype: torch.dtype) -> None:
+    """Its kernel returns empty statistics in inference, and torch's shape rule others; nothing reads them."""
+    model, x = nn.BatchNorm1d(3).to(dtype).eval(), torch.randn(4, 3).to(dtype)
+    model.running_var.uniform_(0.5, 2)
+    graph, report = to_opset(captured(model, x), "prims")
+    assert report.is_complete, str(report)
+    with torch.no_grad():
+        torch.testing.assert_close(IRExecutor(graph, model.state_dict())(x), model(x))
+
+
+@pytest.mark.parametrize("part", ["real", "imag"])
+def test_parts_of_conjugated_numbers_stay(part: str) -> None:
+    """Torch's decomposition does not read them; the one of other numbers of the same shape is not used for them."""
+    model = module(lambda _, x: (getattr(x * 1j, part), getattr((x * 2).conj(), part)))
+    x = torch.randn(2, 3, dtype=torch.complex64)
+    graph, report = to_opset(captured(model, x), "core-aten")
+    assert {left.op_type: left.nodes for left in report.left}[f"aten.{part}.default"] == 1
+    for found, wanted in zip(IRExecutor(graph, {})(x), model(x), strict=True):
+        assert_near(found, wanted)
+
+
 def test_a_list_of_operators_is_a_set_too() -> None:
     """Overloads are meant by the name alone, and fused operators that are not listed are inlined."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.randn(2, 4)
@@ -106,6 +128,28 @@ def test_open_sizes_are_decomposed_where_the_rule_holds_for_all() -> None:
     x = torch.randn(5, 4)
     with torch.no_grad():
         assert_near(IRExecutor(graph, model.state_dict())(x), model(x))
+
+
+def test_slices_of_one_projection_are_decomposed_with_open_sizes() -> None:
+    """The strides of query, key and value, such as `24 * seq`, are no product of their own sizes."""
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Linear(8, 24)
+
+        def forward(self, x: Tensor) -> Tensor:
+            query, key, value = (part.transpose(1, 2) for part in self.qkv(x).unflatten(-1, (3, 2, 4)).unbind(2))
+            return nn.functional.scaled_dot_product_attention(query, key, value)
+
+    model = Attention().eval()
+    shapes = {"x": {0: Dim("batch", min=1, max=6), 1: Dim("seq", min=1, max=24)}}
+    graph, report = to_opset(captured(model, torch.randn(2, 5, 8), dynamic_shapes=shapes), "core-aten")
+    assert report.is_complete, str(report)
+    for size in ((1, 1), (3, 24)):
+        x = torch.randn(*size, 8)
+        with torch.no_grad():
+            assert_near(IRExecutor(graph, model.state_dict())(x), model(x))
 
 
 @pytest.mark.parametrize(("given", "said"), [("core-atem", "core-aten"), (["aten.adm"], "aten.a"), ([], "empty")])

@@ -97,6 +97,15 @@ def test_absent_is_not_empty() -> None:
     assert back.nodes[0].attrs == {"zero": 0, "no": False, "text": ""}
 
 
+def test_a_later_output_may_have_the_name_of_its_node() -> None:
+    """Fused calls are named after their last node, whose result need not be the first that they return."""
+    x = tensor("x")
+    first, last = tensor("first"), tensor("last")
+    call = OpNode("last", "aten.aminmax.default", [x], [first, last], {"dim": None, "keepdim": False})
+    back = returns(IR([call], [x], [last, first]))
+    assert [output.name for output in back.nodes[0].outputs] == ["first", "last"]
+
+
 def test_every_key_of_the_document_is_known() -> None:
     """A key that the JSON document gains must gain a field here, or it would be lost."""
     assert graph_message._GRAPH == decode._GRAPH

@@ -1,6 +1,7 @@
 """Settings of the process that several threads change: restored by the last, also in a forked child."""
 
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch_ir import extract_ir
+from torch_ir import extract_ir, to_opset
 from torch_ir.capture.instrument import exclusive
 from torch_ir.capture.program.functional import functionalised
 from torch_ir.ops.fast_paths import plain_attention
@@ -132,3 +133,27 @@ def test_operators_are_listed_once_to_functionalise_a_program(monkeypatch: pytes
     listed.clear()
     functionalised(program)
     assert listed == [name]
+
+
+def test_threads_decompose_one_after_the_other() -> None:
+    """Torch keeps the modes of a recording for the whole process; another thread's made rules of torch fail."""
+    model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4), nn.GELU(), nn.Softmax(-1)).eval()
+    ir = extract_ir(model, (torch.randn(2, 4),), strict=False)
+    start, reports = threading.Barrier(3), []
+
+    def decompose() -> None:
+        start.wait(60)
+        reports.extend(to_opset(ir, "core-aten")[1] for _ in range(10))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=decompose) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(reports) == 30
+    assert all(report.is_complete for report in reports), [str(report) for report in reports if not report.is_complete]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import catalogue
+import torch_ir
 from tests.graphs import tensor, weight
 from tests.proof import captured, captured_entry, module
 from tests.stablehlo_models.sweep import CATALOGUE, EQUAL, NOT_COMPILED, Case, cases, measure
@@ -132,6 +133,18 @@ def test_fractions_of_open_sizes_are_converted() -> None:
     text = to_stablehlo(ir).text
     parsed(text)
     assert "tensor<f64>) -> (tensor<f32>)" in text
+
+
+def test_a_triangle_may_start_at_an_open_diagonal() -> None:
+    """`tril(x, n - 3)`: the number of the diagonal is computed from the size; IREE returns what eager returns."""
+    model = module(lambda self, x: (x.tril(x.shape[0] - 3), x.triu(x.shape[0] // 2 - 2)))
+    rows = {"x": {0: Dim("n", min=2, max=9)}}
+    ir = extract_ir(model, (torch.randn(7, 4),), dynamic_shapes=rows, strict=False)
+    parsed(to_stablehlo(ir).text)
+    compiled = torch_ir.compile(ir, {}, backend="iree")
+    for count in (2, 3, 9):
+        x = torch.randn(count, 4)
+        assert all(map(torch.equal, compiled(x), model(x)))
 
 
 def test_unsupported_operators_are_ranked(tmp_path: Path) -> None:

@@ -6,7 +6,17 @@ import pytest
 import torch
 from torch import nn
 
-from torch_ir import ExecutionError, ExportError, GraphError, IRExecutor, export_model, extract_ir
+from torch_ir import (
+    IR,
+    ExecutionError,
+    ExportError,
+    GraphError,
+    IRExecutor,
+    SerializationError,
+    deserialize_ir,
+    export_model,
+    extract_ir,
+)
 from torch_ir.ir import TensorData
 from torch_ir.ops.tensor_data import to_tensor
 
@@ -77,3 +87,11 @@ def test_strides_of_a_constant_in_a_file() -> None:
         to_tensor(data, (0, 1))
     same = TensorData((2, 2), "int64", torch.tensor([0, 1, 0, 1]).numpy().tobytes())
     assert to_tensor(same, (0, 1)).tolist() == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize("read", [IR.from_json, IR.parse, deserialize_ir])
+@pytest.mark.parametrize("given", [b"{}", None, {}])
+def test_what_is_read_is_text(read: Any, given: Any) -> None:
+    """Bytes, as of a file that was opened as binary, are not."""
+    with pytest.raises(SerializationError, match=f"expected text, found {type(given).__name__}"):
+        read(given)

@@ -96,7 +96,8 @@ def _write_nodes(message: Any, ir: IR, tables: NewTables) -> None:
         new = add(name=name, operation=tables.operation(node), place=tables.place(node))
         new.inputs.extend([numbers[tensor] for tensor in node.inputs])
         for tensor in node.outputs:
-            new.outputs.add(name="" if tensor.name == name else tensor.name, type=tables.type(tensor))
+            is_implied = tensor.index == 0 and tensor.name == name  # only the first may go without a name
+            new.outputs.add(name="" if is_implied else tensor.name, type=tables.type(tensor))
         if node.origins != (name,):
             new.origins.extend(node.origins)
     message.outputs.extend([numbers[tensor] for tensor in ir.graph_outputs])

@@ -27,6 +27,7 @@ from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.own_decompositions import OWN_DECOMPOSITIONS
 from torch_ir.ops.safe_shape_calls import may_call_rule
 from torch_ir.ops.schema import arguments, bind, find_operator, operator_name
+from torch_ir.ops.shared_by_threads import tracing
 from torch_ir.ops.torch_internals import DisableTorchFunction, OpOverload, can_decompose, decomposition_table
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_name, to_torch
 
@@ -123,7 +124,7 @@ def _recorded(
         return NO_RULE
     if any(map(_reads_from_an_offset, body.nodes)):
         return "torch's decomposition counts elements from the start of the storage, which a view does not have"
-    if any(step.op_type == _PAIRS for step in body.nodes) and any(map(_may_be_conjugated, node.inputs)):
+    if any(step.op_type == _PAIRS for step in body.nodes) and any(map(may_be_conjugated, node.inputs)):
         return "torch's decomposition does not read conjugated numbers"
     return "torch's decomposition writes in place" if any(map(writes_in_place, body.nodes)) else body
 
@@ -145,7 +146,7 @@ def _traced(
         return list(made) if isinstance(made, (list, tuple)) else [made]
 
     try:
-        with NeutralState():
+        with tracing(), NeutralState():  # torch records in one thread at a time
             return _Steps(node, device).graph(recorder(computed)(*map(_empty, node.inputs)))
     except TorchIRError as error:
         return str(error)
@@ -164,7 +165,7 @@ def _reads_from_an_offset(step: OpNode) -> bool:
     return is_strided and step.attrs.get("storage_offset") is not None
 
 
-def _may_be_conjugated(tensor: TensorMeta) -> bool:
+def may_be_conjugated(tensor: TensorMeta) -> bool:
     """Whether the numbers of a tensor may be stored without a conjugation that their view implies."""
     left, seen = [tensor], {tensor}
     while left:

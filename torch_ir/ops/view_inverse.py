@@ -35,7 +35,7 @@ def repeats_elements(shape: Sequence[Any], stride: Sequence[Any]) -> bool:
 
     Of a large tensor, elements of interleaved rows count as shared.
     """
-    if 0 in shape:
+    if any(type(size) is int and size == 0 for size in shape):  # `0 in shape` would ask torch about a symbolic size
         return False
     pairs = [(step, size) for size, step in zip(shape, stride, strict=True) if type(size) is not int or size > 1]
     if not all(type(number) is int for pair in pairs for number in pair):

@@ -88,6 +88,8 @@ def parse_json(text: str) -> Any:
 
 def _encode(text: str) -> tuple[bytes, StatedDigest | None]:
     """Return the text as bytes, and the digest at their end."""
+    if not isinstance(text, str):
+        raise SerializationError(f"expected text, found {type(text).__name__}", "$", rule="R1")
     try:
         raw = text.encode()
     except UnicodeEncodeError:

@@ -39,6 +39,8 @@ def is_text_form(text: str) -> bool:
 
 def parse_graph(text: str, cls: type[IR], limits: Limits, constants: Mapping[str, TensorData | Array]) -> IR:
     """Parse a graph; `constants` supplies the values that the text omits, by key."""
+    if not isinstance(text, str):
+        raise SerializationError(f"expected text, found {type(text).__name__}", rule="R1")
     try:
         check_count(text.encode(), limits)
     except UnicodeEncodeError:

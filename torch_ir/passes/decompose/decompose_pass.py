@@ -19,6 +19,7 @@ from torch_ir.errors import CommandError, ShapeError, did_you_mean
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames, taken_names
 from torch_ir.ir.regroup.functions import FUSED, inline_all
+from torch_ir.ops.decompose import may_be_conjugated
 from torch_ir.ops.schema import find_operator, operator_names
 from torch_ir.ops.torch_internals import OpOverload
 from torch_ir.passes.clean.propagate_sizes import always_holds
@@ -124,10 +125,19 @@ class Decomposing:
             return [node]
         self.count += 1
         self.journal.changed(_NAME, node.name, node.origins)
-        return [part for step in steps for part in self._parts(step, (*inside, node.op_type))]
+        return [part for step in steps for part in self._parts_of_step(step, (*inside, node.op_type))]
+
+    def _parts_of_step(self, step: OpNode, inside: Sequence[str]) -> list[OpNode]:
+        """Return the nodes that finally replace a step; one that stays has the results that its kernel returns."""
+        parts = self._parts(step, inside)
+        if parts == [step] and len(step.outputs) > 1:  # the shape and dtype of statistics depend on the device
+            for made, known in zip(step.outputs, self.know.shapes.of(step) or (), strict=False):
+                made.shape, made.dtype = known.shape, known.dtype
+        return parts
 
     def _body(self, node: OpNode) -> IR | str:
-        return self._bodies(node)
+        # a form does not include whether a tensor is conjugated, which decides whether torch's rule may be used
+        return self._decomposed(node) if any(map(may_be_conjugated, node.inputs)) else self._bodies(node)
 
     def _decomposed(self, node: OpNode) -> IR | str:
         if node.op_type == "aten.batch_norm.default" and not node["training"] and self.is_allowed(_IDLE_BATCH_NORM):
@@ -167,9 +177,6 @@ class Decomposing:
                 here[made] = made.copy(name if len(step.outputs) == 1 else self.names.free(f"{name}_{made.index}"))
             steps.append(step.copy(here.__getitem__, name))
             steps[-1].origin, steps[-1].origins = node.origin, node.origins
-            if len(step.outputs) > 1:  # the dtype of statistics depends on the device
-                for made, known in zip(steps[-1].outputs, self.know.shapes.of(steps[-1]) or (), strict=False):
-                    made.dtype = known.dtype
         pairs = [(old, here[new]) for old, new in zip(node.outputs, body.graph_outputs, strict=True)]
         if why := next(filter(None, (self._objection(old, new) for old, new in pairs)), ""):
             for step in reversed(steps):

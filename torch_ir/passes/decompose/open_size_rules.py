@@ -166,9 +166,10 @@ class _Merge:
 
 
 def _likely_sizes(node: OpNode) -> Iterator[Dim]:
-    """Yield sizes that steps of a decomposition are likely to have."""
+    """Yield sizes and strides that steps of a decomposition are likely to have."""
     yield from (str(value) for value in values_in(node.attrs) if isinstance(value, Expr))
     for tensor in (*node.inputs, *node.outputs):
         yield from tensor.shape
     for tensor in (*node.inputs, *node.outputs):
         yield from products(tensor.shape)
+        yield from tensor.stride or ()

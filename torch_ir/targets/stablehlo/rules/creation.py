@@ -57,12 +57,12 @@ def eye(hlo: Builder, made: Made, **_: Any) -> Value:
     return hlo.convert(hlo.compare("EQ", rows, columns), made[0].dtype)
 
 
-def _triangle(is_upper: bool, hlo: Builder, made: Made, self: Value, diagonal: int = 0) -> Value:
+def _triangle(is_upper: bool, hlo: Builder, made: Made, self: Value, diagonal: Any = 0) -> Value:
     """Zeros on one side of a diagonal, also in place of NaN."""
     last = len(self.shape) - 1
     shape = self.shape[-2:]
     rows, columns = hlo.iota(shape, 0), hlo.iota(shape, 1)
-    moved = hlo.pointwise("add", rows, hlo.like(rows, diagonal)) if diagonal else rows
+    moved = hlo.pointwise("add", rows, operand(hlo, diagonal, rows.dtype)) if diagonal else rows
     kept = hlo.compare("GE" if is_upper else "LE", columns, moved)
     return hlo.select(hlo.broadcast(kept, self.shape, [last - 1, last]), self, hlo.like(self, 0))
 
