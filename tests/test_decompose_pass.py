@@ -9,10 +9,11 @@ from torch.nn import functional
 from tests.proof import captured, module
 from tests.rewriting import lines, small, text
 from torch_ir import IR, IRExecutor, extract_ir, meta_init, to_opset
-from torch_ir.errors import CommandError
+from torch_ir.errors import CommandError, ConversionError
 from torch_ir.ir.regroup.functions import outline
 from torch_ir.passes import optimize
 from torch_ir.passes.decompose.decompose_pass import decompose
+from torch_ir.passes.decompose.rewriting import rewritten
 from torch_ir.passes.random_check import prove
 
 
@@ -208,3 +209,22 @@ def test_losses_do_not_read_ignored_targets(to: str, weight: Tensor | None, shap
         graph, _ = to_opset(captured(model, x, given), to)
         assert all("nll_loss" not in node.op_type for node in graph.nodes)
         torch.testing.assert_close(IRExecutor(graph, {})(x, given), model(x, given))
+
+
+def test_a_rule_of_a_back_end_that_fits_some_sizes_is_refused() -> None:
+    """The operator is left only where its rule says so: the back end computes it wrongly elsewhere."""
+
+    def by_parity(self: Tensor) -> Tensor:
+        return self + self if self.shape[0] % 2 else self * 2 + 0
+
+    def of_matrices(self: Tensor) -> Tensor:
+        return NotImplemented if self.dim() < 2 else self + self
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        return x.sinh()
+
+    ir = captured(module(forward), torch.ones(3), dynamic_shapes={"x": {0: Dim("n", min=2, max=64)}})
+    with pytest.raises(ConversionError, match=r"'aten.sinh.default'\) cannot be rewritten .* differently at different"):
+        rewritten(ir, {"aten.sinh.default": by_parity})
+    assert text(rewritten(ir, {"aten.sinh.default": of_matrices})) == text(ir)
+    assert len(rewritten(ir.specialize(n=5), {"aten.sinh.default": by_parity}).nodes) == 1

@@ -121,11 +121,15 @@ class Decomposing:
         body = "its decomposition contains the operator itself" if node.op_type in inside else self._body(node)
         steps, why = ([], body) if isinstance(body, str) else self._placed(node, body)
         if why:
-            self.journal.decline(_NAME, node.name, f"{node.op_type}: {why}")
+            self._leave(node, why)
             return [node]
         self.count += 1
         self.journal.changed(_NAME, node.name, node.origins)
         return [part for step in steps for part in self._parts_of_step(step, (*inside, node.op_type))]
+
+    def _leave(self, node: OpNode, why: str) -> None:
+        """Note that a node cannot be replaced."""
+        self.journal.decline(_NAME, node.name, f"{node.op_type}: {why}")
 
     def _parts_of_step(self, step: OpNode, inside: Sequence[str]) -> list[OpNode]:
         """Return the nodes that finally replace a step; one that stays has the results that its kernel returns."""
