@@ -152,12 +152,19 @@ def test_onnx_runtime_computes_all_sizes(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.from_numpy(made), model(x, scores).detach(), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("backend", "package"), [("openvino", "openvino"), ("iree", "iree.compiler")])
-def test_back_ends_compute_all_sizes(backend: str, package: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "package", "sizes"),
+    [
+        pytest.param("openvino", "openvino", SIZES, id="openvino"),
+        pytest.param("iree", "iree.compiler", (9, 40), id="iree"),
+        pytest.param("iree", "iree.compiler", (2, 3), id="iree-few", marks=pytest.mark.slow),  # compiled for each size
+    ],
+)
+def test_back_ends_compute_all_sizes(backend: str, package: str, sizes: tuple[int, ...]) -> None:
     pytest.importorskip(package, reason=f"{package} is not installed")
     model, ir = any_rows()
     compiled = torch_ir.compile(ir, model.state_dict(), backend=backend)
-    for rows in SIZES:
+    for rows in sizes:
         given = routed(rows, one_expert=rows == 9)
         torch.testing.assert_close(compiled(*given), model(*given).detach(), atol=1e-4, rtol=1e-4)
 

@@ -267,7 +267,8 @@ def test_time_is_in_proportion_to_the_text() -> None:
         return time.process_time() - started
 
     seconds(200)
-    assert min(seconds(8000) for _ in range(3)) < 12 * min(seconds(2000) for _ in range(3))
+    allowed = 12 * min(seconds(2000) for _ in range(3))
+    assert any(seconds(8000) < allowed for _ in range(3))
 
 
 def test_damaged_text_is_refused_or_holds() -> None:

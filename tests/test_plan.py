@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import json
 import random
 import time
 from collections.abc import Iterator, Mapping
@@ -73,18 +75,28 @@ def seconds(ir: IR, given: Cluster) -> float:
 
 def brute_force(ir: IR, given: Cluster, options: Mapping[str, list[Any]]) -> Iterator[tuple[float, int, bool]]:
     """Yield the time and memory of each combination of styles and placements, and whether it divides anything."""
+    for work, mesh, size, divides in _divisions(ir.to_json(), given.devices, json.dumps(options)):
+        yield Clock(given.device, given.network, mesh).graph(work).seconds, size, divides
+
+
+@functools.cache  # for tests that differ in their devices alone
+def _divisions(text: str, devices: int, choices: str) -> list[tuple[Any, Mapping[str, int], int, bool]]:
+    """Return the costs, the mesh and the memory of each combination, and whether it divides anything."""
+    ir, options = IR.from_json(text), json.loads(choices)
+    found = []
     places = [None, "shard(0)", "shard(1)"]
     for place, output, *styles in itertools.product(places, [None, "shard(0)"], *options.values()):
         rows = {path: style for path, style in zip(options, styles, strict=True) if style is not None}
         inputs, outputs = ({} if each is None else {"*": each} for each in (place, output))
         try:
-            sharded = shard(ir, rows, {"tp": given.devices}, inputs=inputs, outputs=outputs)
+            sharded = shard(ir, rows, {"tp": devices}, inputs=inputs, outputs=outputs)
         except ShardError:
             continue
         memory = liveness(sharded)
         number = sum(8 for param in sharded.params if param.key == "mesh.tp")  # the rank itself
         size = int(memory.weights) + int(memory.inputs) - number
-        yield seconds(sharded, given), size, bool(rows or inputs)
+        found.append((cost(sharded).per_run, sharded.mesh, size, bool(rows or inputs)))
+    return found
 
 
 def unbeaten(found: Iterator[tuple[float, int, bool]]) -> list[tuple[float, int]]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from tests.proof import captured, captured_entry
 from tests.rewriting import small
 from torch_ir import optimize
 from torch_ir.analysis.memory.aliasing import is_held_by_caller, memory_of, moves_results
+from torch_ir.analysis.shapes import inference
 from torch_ir.analysis.shapes.inference import Shapes, wrong_shapes
 from torch_ir.analysis.shapes.open_sizes import expressed, points_of
 from torch_ir.analysis.values.rewrite_context import Knowledge
@@ -200,3 +202,26 @@ def test_a_model_is_inferred_without_its_weights() -> None:
         model = nn.Linear(1 << 15, 1 << 15).eval()
         ir = captured(model, torch.randn(1, 1 << 15))
     assert list(wrong_shapes(ir)) == []
+
+
+def test_the_rule_of_a_collective_is_called_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search for a plan asks for the same few collectives thousands of times."""
+    import torch.distributed._functional_collectives  # noqa: F401  # which registers the rules
+
+    asked: list[str] = []
+
+    def noted(operator: inference.OpOverload, *given: Any) -> Any:
+        asked.append(str(operator))
+        return call_rule(operator, *given)
+
+    call_rule = inference.call_rule
+    monkeypatch.setattr(inference, "call_rule", noted)
+    monkeypatch.setattr(Shapes, "known", {})
+    x = TensorMeta("x", (2, 3), "float32")
+    for _ in range(3):
+        (made,) = Shapes(small("x: float32[2, 3]", t="aten.t.default(x)")).results(
+            "_c10d_functional.all_gather_into_tensor.default", {"input": x}, {"group_size": 4, "group_name": "tp"}
+        ) or [None]
+        assert made is not None
+        assert made.shape == (8, 3)
+    assert asked == ["_c10d_functional.all_gather_into_tensor.default"]

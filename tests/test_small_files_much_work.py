@@ -145,16 +145,14 @@ def test_four_times_the_size_takes_about_four_times_the_time(
     make: Callable[[int], IR], ask: Callable[[IR], object], size: int
 ) -> None:
     def seconds(count: int) -> float:
-        taken = []
-        for _ in range(3):
-            ir = make(count)
-            with uncollected():
-                start = time.process_time()
-                ask(ir)
-                taken.append(time.process_time() - start)
-        return max(_LEAST, min(taken))
+        ir = make(count)
+        with uncollected():
+            start = time.process_time()
+            ask(ir)
+            return max(_LEAST, time.process_time() - start)
 
-    assert seconds(4 * size) < _MOST * seconds(size)
+    allowed = _MOST * min(seconds(size) for _ in range(3))
+    assert any(seconds(4 * size) < allowed for _ in range(3))
 
 
 def test_a_plan_for_two_banks_does_not_list_all_pairs_of_live_tensors() -> None:

@@ -163,7 +163,7 @@ class Shapes:
         found = self.known.get(key)
         if found is None:
             found = _rule_result(operator, tensors, values)
-            if operator.namespace in ("aten", "mkldnn"):  # the rule of a custom operator may be registered again
+            if _is_final(operator, found):
                 if len(self.known) >= _MOST_KNOWN:
                     self.known.clear()
                 self.known[key] = found
@@ -229,6 +229,13 @@ def _rule_result(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mappi
     if is_safe_in_process(operator, shapes, attrs):
         return call_rule(operator, tensors, attrs)
     return WORKER.call_rule(operator, tensors, attrs)
+
+
+def _is_final(operator: OpOverload, found: list[Made] | str) -> bool:
+    """Whether a call has this result as long as the process runs; the rule of a custom operator may be replaced."""
+    if operator.namespace == "_c10d_functional":  # the first import of torch's collectives registers rules
+        return not isinstance(found, str)
+    return operator.namespace in ("aten", "mkldnn")
 
 
 def _numbers(tensor: TensorMeta, sizes: Sizes) -> Made:
