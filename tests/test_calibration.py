@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from torch_ir.analysis.devices.time_grid import Grid, fitted, indices
 from torch_ir.calibration import calibrate
 from torch_ir.calibration.measure_overheads import Sample, overheads_of
 from torch_ir.calibration.operator_cases import CASES
+from torch_ir.calibration.timers import CpuTimer
 from torch_ir.cli.dispatch import main
 from torch_ir.errors import DeviceError
 
@@ -326,6 +328,13 @@ def test_cost_on_this_machine(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert "device: a device, 1.00 GFLOP/s" in told
     assert "FLOPs per byte; measured with 1 thread in torch 2.13\n" in told  # it may be another one than this
     assert main(["plan", "net.json", "--devices", "2", "--memory", "1GB", "--device", "this"]) == 0
+
+
+def test_a_call_that_no_clock_sees_takes_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of CPU time may stand still; rates are work divided by seconds."""
+    for clock in ("process_time", "perf_counter"):
+        monkeypatch.setattr(time, clock, lambda: 1.0)
+    assert CpuTimer().kernel([lambda: None]) > 0
 
 
 def test_a_calibration_in_a_second(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

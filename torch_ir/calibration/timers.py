@@ -17,6 +17,7 @@ _KEPT = 2  # results that stay alive, as in a model: the next one gets other mem
 _IN_GRAPH = 0.0004  # seconds of kernels in a CUDA graph
 _MOST_IN_GRAPH = 40
 _REPLAYS = 4
+_TICK = 1e-9  # seconds; a clock of CPU time may stand still during a short call
 _STARTED = 50  # calls whose start is timed together
 
 
@@ -45,7 +46,7 @@ class CpuTimer:
         start = self._clock()
         for call in chosen:
             kept.append(call())
-        return (self._clock() - start) / count
+        return max(self._clock() - start, _TICK) / count
 
 
 class CudaTimer:
