@@ -1,6 +1,7 @@
 """Tiny configurations of the models in `multimodal_models`, and the models that are not compared, with the reasons."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 from transformers import TrOCRConfig, VisionEncoderDecoderConfig, ViTConfig
