@@ -140,6 +140,15 @@ def test_help_is_a_word_too(capsys):
             ["cost", "x", "--by", "nod"],
             "torch-ir cost: error: argument --by: unknown choice 'nod'; did you mean 'node'?",
         ),
+        (
+            ["convert", "x", "-o", "y", "--to", "chakr"],
+            "torch-ir convert: error: argument --to: unknown simulator 'chakr'; did you mean 'chakra'?",
+        ),
+        (
+            ["convert", "x", "-o", "y", "--to", "onnx"],
+            "torch-ir convert: error: argument --to: unknown simulator 'onnx'; expected one of chakra, scale-sim, "
+            "scale-sim-gemm, zigzag, timeloop; the suffix of -o chooses other formats, as in -o model.onnx",
+        ),
         (["info"], "torch-ir info: error: the following arguments are required: GRAPH"),
         (
             ["weights", "x.json", "w.pt"],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.size_specs import parse_sizes
 from torch_ir.cli.verb import add_device, argument
-from torch_ir.errors import CommandError
+from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
     from torch_ir.ir import IR
@@ -36,12 +36,21 @@ def add_simulators(parser: argparse.ArgumentParser) -> None:
         "--to NAME",
         f"the simulator: {', '.join(SIMULATORS)}; chakra and timeloop write folders",
         choices=SIMULATORS,
+        type=_simulator,
     )
     argument(group, "-d --dim NAME=SIZE...", "a value for a symbolic size; repeatable")
     add_device(group, "chakra: times for a device: {}, or `this`")
     argument(group, "--replicas N", "chakra: how many times all ranks run (default: 1)", type=int)
     argument(group, "--ranks LIST", "chakra: also write the files of single ranks: 0-7,12 or all")
     argument(group, "--bits N", "zigzag: bits of all operands (default: those of dtypes)", type=int)
+
+
+def _simulator(name: str) -> str:
+    if name not in SIMULATORS:
+        others = "the suffix of -o chooses other formats, as in -o model.onnx"
+        expected = f"; expected one of {', '.join(SIMULATORS)}; {others}"
+        raise argparse.ArgumentTypeError(f"unknown simulator {name!r}{did_you_mean(name, SIMULATORS) or expected}")
+    return name
 
 
 def check_simulator(arguments: argparse.Namespace) -> None:
