@@ -359,6 +359,8 @@ def test_graphs_that_cannot_be_planned() -> None:
         find_plan(shard(ir, {}, {"dp": 2}, inputs={"*": "shard(0)"}), two)
     with pytest.raises(PlanError, match="unknown objective 'speed'; expected one of latency, throughput"):
         find_plan(ir, two, objective="speed")
+    with pytest.raises(PlanError, match="expected a Cluster, not 'two GPUs'"):
+        find_plan(ir, "two GPUs")  # type: ignore[arg-type]  # refused at run time, too
     with pytest.raises(PlanError, match="unknown entry point 'decode'; the graph has only one"):
         find_plan(ir, two, entry="decode")
 

@@ -59,6 +59,8 @@ def find_plan(
     PlanError says what is missing if nothing fits.
     """
     require_graph(ir, "find_plan")
+    if not isinstance(cluster, Cluster):
+        raise PlanError(f"expected a Cluster, not {cluster!r:.60}")
     if objective not in OBJECTIVES:
         raise PlanError(f"unknown objective {objective!r:.40}; expected one of {', '.join(OBJECTIVES)}")
     if capacity is not None and not 1 <= capacity <= _MOST_CAPACITY:
