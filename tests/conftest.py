@@ -34,7 +34,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # A worker holds more than a million objects of imported modules; with Python's 700, collections take twice the time.
 gc.set_threshold(10_000, 10, 10)
-garbage_collection._MOST = 8_000_000  # a full collection takes seconds here, not the tenths for which it is chosen
+garbage_collection._MOST = 3_000_000  # a full collection takes seconds here, not the tenths for which it is chosen
 _SHARED = pytest.StashKey[Path | None]()  # the folder of forked programs for all workers
 
 
