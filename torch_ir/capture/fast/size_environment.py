@@ -142,7 +142,7 @@ class Environment:
             made = make_inputs(self._model, self._args, self._kwargs, self._dynamic_shapes)
             self.mode, fake_args, fake_kwargs, self._equalities, self._signature, _ = made
             self._fakes = pytree.tree_leaves((fake_args, fake_kwargs))
-            # A result is cached by building it once more, which adds guards, as in torch.export, unless it is plain.
+            # Torch builds each result once more to cache it; that adds guards, which are needed, unless it is plain.
             torch_internals.forget_results(self.mode, _is_plain)
             self.shapes = self.mode.shape_env
             self.inputs = [self._described(index, fake) for index, fake in enumerate(self._fakes)]
