@@ -41,7 +41,8 @@ _SHARED = pytest.StashKey[Path | None]()  # the folder of forked programs for al
 def pytest_configure(config: pytest.Config) -> None:
     """Use folders of this run only where the user's home, or the checkout, cannot be written to."""
     places = {"HOME": os.path.expanduser("~"), "HYPOTHESIS_STORAGE_DIRECTORY": str(config.rootpath)}
-    for name, place in places.items():
+    for name, checked in places.items():
+        place = os.environ.get(name, checked)  # a worker has that of the process that started it
         if not os.access(place, os.W_OK):
             folder = tempfile.TemporaryDirectory(prefix="torch_ir-tests-")
             config.add_cleanup(folder.cleanup)
