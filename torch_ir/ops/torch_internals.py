@@ -378,15 +378,16 @@ def watch_unknown(shapes: Any, look: Callable[[], None]) -> None:
 
 
 def forget_results(mode: Any, is_forgotten: Callable[[Any], bool]) -> None:
-    """Do not cache some results of a fake mode (`_get_output_info_for_cache_entry`; 2.9 to 2.15)."""
-    remember = mode._get_output_info_for_cache_entry
+    """Do not cache some results of a fake mode, if possible (`_get_output_info_for_cache_entry`; 2.13 to 2.13)."""
+    remember: Any = getattr(mode, "_get_output_info_for_cache_entry", None)
 
     def unless_forgotten(*args: Any) -> Any:
         if is_forgotten(args[-1]):
             raise fake_tensor._BypassDispatchCache("not cached")
         return remember(*args)
 
-    mode._get_output_info_for_cache_entry = unless_forgotten
+    if remember is not None:
+        mode._get_output_info_for_cache_entry = unless_forgotten
 
 
 def guard_location() -> tuple[tuple[Any, str], Any]:
