@@ -40,10 +40,11 @@ def to_array(tensor: Tensor) -> Any:
     import jax
     import ml_dtypes
 
+    place = _backend().local_devices()[0]  # by default, JAX takes a GPU where it sees one
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if tensor.dtype == torch.bfloat16:
-        return jax.device_put(tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
-    return jax.device_put(tensor.numpy())
+        return jax.device_put(tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16), place)
+    return jax.device_put(tensor.numpy(), place)
 
 
 def to_tensor(array: Any, dtype: torch.dtype) -> Tensor:
