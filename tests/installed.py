@@ -1,14 +1,29 @@
-"""The core suites, for `make test-torch`: run them with the installed torch, without the tests of known differences.
+"""Run tests with the installed packages: all of them (`make test-here`), or the core suites (`make test-torch`).
 
-python -m tests.core_tests [PYTEST OPTIONS]
+python -m tests.installed [--core] [PYTEST OPTIONS]
+
+A test that fails for want of a package is skipped with the package's name. Tests of known differences are left out.
 """
 
+import importlib.metadata
+import importlib.util
+import os
+import re
 import sys
-from collections.abc import Mapping
-from importlib.metadata import version
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+_MISSING = re.compile(
+    r"No module named '?([\w.]+)|\bneeds ([\w.]+); install|No package metadata was found for ([\w.-]+)"
+)
+_PLUGINS = {"xdist": "xdist.plugin", "hypothesis": "_hypothesis_pytestplugin"}  # no others that are installed
+# what libraries of other versions announce about one another
+_OPTIONS = ("-W", "default::DeprecationWarning", "-W", "default::FutureWarning", "-rs")
 
 SUITES = {
     "graph": ("graph", "edits", "check"),
@@ -77,16 +92,62 @@ DIFFERENCES = (
 )  # fmt: skip
 
 
-def arguments(versions: Mapping[str, str]) -> list[str]:
+def arguments(versions: Mapping[str, str], is_core: bool) -> list[str]:
     """Return the arguments of pytest for the versions of torch and of other packages."""
-    minor = {package: ".".join(version.split(".")[:2]) for package, version in versions.items()}
-    files = [f"tests/test_{name}.py" for names in SUITES.values() for name in names]
+    minor = {package: ".".join(number.split(".")[:2]) for package, number in versions.items()}
+    files = [f"tests/test_{name}.py" for names in SUITES.values() for name in names] if is_core else ["tests"]
     left_out = [f"tests/{each.test}" for each in DIFFERENCES if minor.get(each.package) in each.versions]
     return [*files, *(f"--deselect={test}" for test in left_out)]
 
 
-if __name__ == "__main__":
-    installed = {package: version(package) for package in sorted({each.package for each in DIFFERENCES})}
+def missing_package(text: str) -> str | None:
+    """Return the first package that a failure names and that is not installed."""
+    for found in _MISSING.finditer(text):
+        module, package, distribution = found.groups()
+        if distribution is not None:
+            with suppress(PackageNotFoundError):
+                importlib.metadata.version(distribution)
+                continue
+            return distribution
+        name = (module or package).partition(".")[0]
+        if importlib.util.find_spec(name) is None:
+            return name
+    return None
+
+
+def _skipped(report: pytest.TestReport | pytest.CollectReport, path: str, line: int) -> None:
+    shown = report.longreprtext + "".join(text for _, text in report.sections)
+    if report.failed and (name := missing_package(shown)):
+        report.outcome, report.longrepr = "skipped", (path, line, f"Skipped: {name} is not installed")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    _skipped(report, *item.location[:2])
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    report = yield
+    _skipped(report, collector.nodeid, 0)
+    return report
+
+
+def main(*options: str) -> int:
+    root = str(Path(__file__).resolve().parents[1])
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    plugins = [plugin for package, plugin in _PLUGINS.items() if importlib.util.find_spec(package)]
+    names = sorted({each.package for each in DIFFERENCES})
+    installed = {name: version(name) for name in names if importlib.util.find_spec(name)}
     shown = ", ".join(f"{package} {number}" for package, number in installed.items())
     print(f"{shown}, Python {sys.version.split()[0]}", flush=True)
-    sys.exit(pytest.main([*arguments(installed), *sys.argv[1:]]))
+    loaded = [f"-p{plugin}" for plugin in (*plugins, "tests.installed")]
+    chosen = arguments(installed, "--core" in options)
+    return pytest.main([*loaded, *_OPTIONS, *chosen, *(option for option in options if option != "--core")])
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
