@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 _MISSING = re.compile(
-    r"No module named '?([\w.]+)|\bneeds ([\w.]+); install|No package metadata was found for ([\w.-]+)"
+    r"No module named '?([\w.]+)|\bneeds ([\w.]+)[^;\n]*; install|No package metadata was found for ([\w.-]+)"
 )
 _PLUGINS = {"xdist": "xdist.plugin", "hypothesis": "_hypothesis_pytestplugin"}  # no others that are installed
 # what libraries of other versions announce about one another

@@ -1,6 +1,5 @@
 """Compile StableHLO text with XLA on the CPU and run it on torch's tensors."""
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -20,10 +19,10 @@ from torch_ir.targets.write_stablehlo import to_stablehlo
 
 @cache
 def _backend() -> Any:
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     import jax
     import jax.extend
 
+    jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_x64", True)
     return jax.extend.backend.get_backend("cpu")
 
