@@ -239,6 +239,7 @@ def _collector() -> tuple[bool, tuple[int, int, int], int]:
 
 def test_no_call_changes_the_collector() -> None:
     """Imports, captures in every way, refusals, files and passes leave it alone, and what the user has frozen."""
+    program = """
 import gc, itertools, threading
 gc.set_threshold(701, 11, 12)
 found = lambda: (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count() > 0)
