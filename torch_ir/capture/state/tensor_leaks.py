@@ -108,12 +108,14 @@ def contained(model: nn.Module) -> Iterator[Tensors]:
         with uncollected():
             gc.collect(0)  # so that the objects of the capture are the youngest generation
             collections = _collections()
+            gc.callbacks.append(search.note_collection)
             try:
                 yield tensors
             except BaseException:
                 has_failed = True
                 raise
             finally:
+                gc.callbacks.remove(search.note_collection)
                 if tensors.may_be_alive():
                     search.note_new()
                     search.is_mixed = _collections() != collections  # forward has moved some to older generations
@@ -146,6 +148,11 @@ class _Search:
     def note_new(self) -> None:
         """Note the objects that the capture has created: the youngest generation."""
         self._born.update(map(id, gc.get_objects(generation=0)))
+
+    def note_collection(self, phase: str, _: dict[str, int]) -> None:
+        """Note the new objects before a collection, which forward or torch may start, moves them."""
+        if phase == "start":
+            self.note_new()
 
     def restore(self, found: list[torch.Tensor]) -> None:
         """Restore the snapshot, which releases most tensors."""
