@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torch_ir.ops.shared_by_threads import SharedSwitch
+from torch_ir.ir.graph.shared_switch import SharedSwitch
 from torch_ir.ops.torch_internals import compile_stance, has_forward_hooks, set_compile_stance
 
 

@@ -290,8 +290,7 @@ class IR:
 
     def to_json(self) -> str:
         """Return the JSON text of the file; equal graphs have equal text."""
-        with uncollected():
-            return graph_text(self)
+        return graph_text(self)
 
     @classmethod
     def from_json(cls, text: str, limits: Limits = Limits()) -> IR:
@@ -325,8 +324,7 @@ class IR:
         target = real_target(path)
         large = [] if inline_limit is None or is_stream(target) else list(constants_over(self, inline_limit))
         side = SideFile(target, large) if large else None
-        with uncollected():
-            content = graph_text(self, side.places if side else {}).encode()
+        content = graph_text(self, side.places if side else {}).encode()
         write_pair(target, compress(content) if is_gzip_name(path) else content, side)
 
     @classmethod
