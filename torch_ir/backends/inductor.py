@@ -44,7 +44,7 @@ def require_compiler() -> None:
         raise ExecutionError(problem) from None
 
 
-@register_backend("inductor", "torch's own compiler", require=require_compiler, in_place=True)
+@register_backend("inductor", "torch's own compiler", require=require_compiler, in_place=True, checks_guards=True)
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     """Compile a graph of fixed sizes now; with symbolic sizes, on the first call and per set of guards."""
     from torch_ir.backends.inductor_code import Versions, compiled

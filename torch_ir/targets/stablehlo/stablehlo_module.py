@@ -16,6 +16,7 @@ from torch_ir.targets.stablehlo.graph_function import Writer
 from torch_ir.targets.stablehlo.rules import RULES
 from torch_ir.targets.stablehlo.torch_rules import TORCH_RULES
 from torch_ir.targets.standalone_functions import ConvertedFunctions, with_functions
+from torch_ir.targets.unchecked_guards import without_guards
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class StableHLO:
 
 def write_module(ir: IR, functions: str) -> StableHLO:
     """Return the module of a graph; one error lists all operators that cannot be written."""
-    core, reasons = _in_core_set(ir)
+    core, reasons = _in_core_set(without_guards(ir, "StableHLO"))
     ir = with_functions(core, functions)
     missing: list[Refused] = []
 
