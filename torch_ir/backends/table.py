@@ -39,16 +39,21 @@ class Backend:
         if self.checks_guards:
             return self.prepare(ir, weights)
         graph, checks = split_guards(ir)
-        run = self.prepare(graph, weights)
+        run = self.prepare(graph, _read_by(graph, weights))
         if checks is None:
             return run
-        guards = IRExecutor(checks, weights)
+        guards = IRExecutor(checks, _read_by(checks, weights))
 
         def checked(values: Sequence[Any]) -> Sequence[Any]:
             guards.run(values)
             return run(values)
 
         return checked
+
+
+def _read_by(ir: IR, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    keys = {param.key or param.name for param in ir.params}
+    return {key: value for key, value in weights.items() if key in keys}
 
 
 _BACKENDS: dict[str, Backend] = {}

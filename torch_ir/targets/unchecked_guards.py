@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch_ir.errors import UnsupportedOperatorsError
 from torch_ir.ir import IR, Expr, OpNode
 from torch_ir.ir.graph.free_names import FreeNames, taken_names
+from torch_ir.ir.sizes.broken_constraints import broken_constraint
+from torch_ir.ir.sizes.symbols import size_conditions
 from torch_ir.ops.guards import FIXED_ATTRIBUTE, GUARDS
 from torch_ir.targets.node_summary import describe
 
@@ -14,7 +16,7 @@ _ASSERT = "aten._assert_scalar.default"
 def without_guards(ir: IR, form: str) -> IR:
     """Return a graph without guards of attributes, which tensors of a format do not have; raise an error for others."""
     refused = [node for node in ir.all_nodes() if node.op_type in GUARDS and node.op_type != FIXED_ATTRIBUTE]
-    if rows := [*map(describe, refused), *(f"sizes with {text}" for text in ir.constraints)]:
+    if rows := [*map(describe, refused), *filter(None, [broken_constraint(ir)])]:
         fix = f"ir.erase(ir.node({refused[0].name!r}))" if refused else "ir.constraints.clear()"
         head = f"{ir.model_name or 'the graph'} cannot be converted to {form}, which does not check"
         lines = "\n  ".join([f"{head} what the capture assumed (remove what all inputs satisfy, as by {fix}):", *rows])
@@ -26,11 +28,11 @@ def without_guards(ir: IR, form: str) -> IR:
 
 
 def with_size_assertions(ir: IR) -> IR:
-    """Return a graph with assertions instead of constraints on sizes, for a format that has only these."""
-    if not ir.constraints:
-        return ir
+    """Return a graph with assertions instead of constraints on sizes and ranges, for a format that has only these."""
     copy, names = ir.clone(), FreeNames(taken_names(ir))
-    conditions = [{"self": Expr(text), "assert_msg": f"the graph holds only where {text}"} for text in ir.constraints]
+    conditions = [
+        {"self": Expr(text), "assert_msg": f"the graph holds only where {text}"} for text in size_conditions(ir)
+    ]
     copy.nodes = [*(OpNode(names.free("assert_scalar"), _ASSERT, (), (), attrs) for attrs in conditions), *copy.nodes]
     copy.constraints = []
     return copy

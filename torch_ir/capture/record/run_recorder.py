@@ -40,6 +40,7 @@ from torch_ir.ops.torch_internals import (
     TorchDispatchMode,
     dense_memory_key,
     fake_mode,
+    is_traceable_wrapper_subclass,
     pytree,
     storage_key,
     unset_fake_temporarily,
@@ -339,6 +340,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch d
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if any(map(is_traceable_wrapper_subclass, pytree.tree_leaves((args, kwargs)))):
+            return NotImplemented  # its own operators on the tensors that it wraps are recorded instead
         return self.recorder.operator(func, args, kwargs or {})
 
 

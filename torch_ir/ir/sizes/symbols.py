@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch_ir.errors import ExpressionError
 from torch_ir.ir.graph.tensor import TensorMeta
 from torch_ir.ir.sizes.expressions import Number, evaluate
+
+if TYPE_CHECKING:
+    from torch_ir.ir.graph.graph import IR
 
 _EXAMPLE = 8
 
@@ -50,6 +54,14 @@ def symbols_by_tensor(symbols: Iterable[Symbol]) -> dict[TensorMeta, list[Symbol
         if symbol.tensor is not None:
             found.setdefault(symbol.tensor, []).append(symbol)
     return found
+
+
+def size_conditions(ir: IR) -> list[str]:
+    """Return the ranges and constraints of the sizes that inputs determine, as conditions: `n <= 64`."""
+    given = [symbol for symbol in ir.symbols.values() if symbol.tensor in ir.graph_inputs]
+    lows = [f"{symbol.name} >= {symbol.min}" for symbol in given if symbol.min]
+    highs = [f"{symbol.name} <= {symbol.max}" for symbol in given if symbol.max is not None]
+    return [*lows, *highs, *ir.constraints]
 
 
 def ordered_constraints(texts: Iterable[str]) -> list[str]:

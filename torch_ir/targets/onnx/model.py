@@ -13,6 +13,7 @@ from torch_ir._version import __version__
 from torch_ir.analysis.memory.aliasing import counts_in_a_storage
 from torch_ir.errors import ConversionError, UnsupportedOperatorsError
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.sizes.symbols import size_conditions
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES
@@ -51,6 +52,8 @@ def onnx_model(ir: IR, opset: int, functions: str = "none") -> onnx_ir.Model:
     model.graph.name = ir.model_name or "graph"
     model.producer_name, model.producer_version = "torch_ir", __version__
     model.metadata_props.update({"torch_ir.model": ir.model_name, "torch_ir.torch": torch.__version__})
+    if conditions := size_conditions(ir):
+        model.metadata_props["torch_ir.sizes"] = ", ".join(conditions)
     return model
 
 

@@ -12,7 +12,7 @@ from torch_ir.escaping import in_python
 from torch_ir.ir import IR, Branch, Dtype, Expr, FunctionRef, OpNode, Slot, TensorMeta
 from torch_ir.ir.graph.io_tree import Tree, leaves
 from torch_ir.ir.sizes.expressions import names_in
-from torch_ir.ir.sizes.symbols import symbols_by_tensor
+from torch_ir.ir.sizes.symbols import size_conditions, symbols_by_tensor
 from torch_ir.ops import effects as facts
 from torch_ir.ops.calling import keywords
 from torch_ir.ops.guards import OFFSET
@@ -99,10 +99,7 @@ class Body:
                 stride = tensor.stride and tuple(Code(expression(step, self.sizes)) for step in tensor.stride)
                 facts += [literal(stride), literal(place.removesuffix(OFFSET)), literal(place.endswith(OFFSET))]
             self.lines += call(self.helper("given"), facts, self.indent)
-        symbols = self.ir.symbols.values()
-        ranges = [f"{symbol.name} >= {symbol.min}" for symbol in symbols if symbol.min]
-        ranges += [f"{symbol.name} <= {symbol.max}" for symbol in symbols if symbol.max is not None]
-        for text in (*ranges, *self.ir.constraints):
+        for text in size_conditions(self.ir):
             if names_in(text).issubset(self.sizes):
                 self.line(f"{self.helper('require')}({expression(text, self.sizes)}, {text!r})")
 
