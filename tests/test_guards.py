@@ -183,7 +183,9 @@ def test_formats_without_checks_refuse(name: str, tmp_path: Path) -> None:
             assert write().count("torch.runtime.assert") == 1
             path.unlink()
             continue
-        with pytest.raises(ConversionError, match=f"cannot be converted to {form}.*remove") as refused:
+        with pytest.raises(
+            ConversionError, match=f"cannot be converted to {form}.*if all inputs satisfy it, ir"
+        ) as refused:
             write()
         assert about in str(refused.value)
         assert not list(tmp_path.iterdir())
@@ -238,7 +240,7 @@ def test_a_guard_on_random_numbers_is_refused() -> None:
     model = module(lambda self, x: x * 2 if torch.rand_like(x).sum() >= 0 else x)
     ir = extract_ir(model, (ONES,), strict=False, capture="record")
     assert torch.equal(compile(ir, {}, backend="torch")(ONES), ONES * 2)
-    with pytest.raises(ExecutionError, match=r"depends on random numbers, aten\.rand_like"):
+    with pytest.raises(ExecutionError, match=r"depends on random numbers: aten\.rand_like"):
         split_guards(ir)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from tests.proof import assert_near, module
-from torch_ir import IR, extract_ir, optimize
+from torch_ir import IR, compile, extract_ir, optimize
 from torch_ir.errors import (
     CaptureWarning,
     ConversionError,

@@ -79,8 +79,7 @@ class _Code:
         try:
             results = self._call(*laid)
         except RuntimeError as error:  # such as an assertion of the model
-            name = self._ir.model_name or "the graph"
-            raise ExecutionError(f"inductor does not run {name}: {first_line(error)}") from error
+            raise ExecutionError(f"inductor: {first_line(error)}") from error
         for index in self._written:
             if laid[index] is not values[index]:
                 values[index].copy_(laid[index])

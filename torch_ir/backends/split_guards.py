@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch_ir.analysis.dependencies.slices import sizes_of
 from torch_ir.errors import ExecutionError
-from torch_ir.ir import IR, OpNode
+from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.io_tree import flat
 from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ops.effects import is_random
@@ -33,17 +33,14 @@ def _checks(ir: IR) -> IR:
     """Return a graph that runs the checks; branches and loops that contain some are kept whole."""
     checks = with_calls_inline(ir).clone()
     checks.graph_outputs, checks.mutations, checks.output_tree = [*checks.tensors()][:1], [], flat(1)  # not nothing
-    needed, kept = set(), list[OpNode]()
+    needed, kept = set[TensorMeta | None](), list[OpNode]()
     for node in reversed(checks.nodes):
         bodies = [checks.functions[name] for name in called_by([node])]
         inside = [node, *(inner for body in bodies for inner in body.all_nodes())]
         if needed.isdisjoint(node.outputs) and not any(map(is_check, inside)):
             continue
         if drawn := next(filter(is_random, inside), None):
-            raise ExecutionError(
-                f"a guard depends on random numbers, {describe(drawn)}, and the back end would draw others; "
-                "use the back end torch, onednn or inductor"
-            )
+            raise ExecutionError(f"a guard depends on random numbers: {describe(drawn)}; use the back end torch")
         named = sizes_of([node], (), bodies)
         needed.update(node.inputs, (symbol.tensor for name, symbol in checks.symbols.items() if name in named))
         kept.append(node)
@@ -52,5 +49,4 @@ def _checks(ir: IR) -> IR:
     checks.nodes = kept[::-1]
     known = {None, *checks.graph_inputs, *(tensor for node in kept for tensor in node.outputs)}
     checks.symbols = {name: symbol for name, symbol in checks.symbols.items() if symbol.tensor in known}
-    checks.params = [param for param in checks.params if param.consumers]
     return checks.check()

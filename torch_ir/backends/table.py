@@ -52,8 +52,7 @@ class Backend:
 
 
 def _read_by(ir: IR, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    keys = {param.key or param.name for param in ir.params}
-    return {key: value for key, value in weights.items() if key in keys}
+    return {key: weights[key] for param in ir.params if (key := param.key or param.name) in weights}
 
 
 _BACKENDS: dict[str, Backend] = {}

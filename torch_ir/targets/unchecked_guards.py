@@ -5,12 +5,9 @@ from __future__ import annotations
 from torch_ir.errors import UnsupportedOperatorsError
 from torch_ir.ir import IR, Expr, OpNode
 from torch_ir.ir.graph.free_names import FreeNames, taken_names
-from torch_ir.ir.sizes.broken_constraints import broken_constraint
-from torch_ir.ir.sizes.symbols import size_conditions
+from torch_ir.ir.sizes.symbols import broken_constraint, size_conditions
 from torch_ir.ops.guards import FIXED_ATTRIBUTE, GUARDS
 from torch_ir.targets.node_summary import describe
-
-_ASSERT = "aten._assert_scalar.default"
 
 
 def without_guards(ir: IR, form: str) -> IR:
@@ -18,9 +15,8 @@ def without_guards(ir: IR, form: str) -> IR:
     refused = [node for node in ir.all_nodes() if node.op_type in GUARDS and node.op_type != FIXED_ATTRIBUTE]
     if rows := [*map(describe, refused), *filter(None, [broken_constraint(ir)])]:
         fix = f"ir.erase(ir.node({refused[0].name!r}))" if refused else "ir.constraints.clear()"
-        head = f"{ir.model_name or 'the graph'} cannot be converted to {form}, which does not check"
-        lines = "\n  ".join([f"{head} what the capture assumed (remove what all inputs satisfy, as by {fix}):", *rows])
-        raise UnsupportedOperatorsError(lines, rows)
+        head = f"{ir.model_name or 'the graph'} cannot be converted to {form}, which does not check what the capture"
+        raise UnsupportedOperatorsError("\n  ".join([f"{head} assumed; if all inputs satisfy it, {fix}:", *rows]), rows)
     copy = ir.clone()
     for graph in copy.all_graphs():
         graph.erase([node for node in graph.nodes if node.op_type in GUARDS])
@@ -30,9 +26,8 @@ def without_guards(ir: IR, form: str) -> IR:
 def with_size_assertions(ir: IR) -> IR:
     """Return a graph with assertions instead of constraints on sizes and ranges, for a format that has only these."""
     copy, names = ir.clone(), FreeNames(taken_names(ir))
-    conditions = [
-        {"self": Expr(text), "assert_msg": f"the graph holds only where {text}"} for text in size_conditions(ir)
-    ]
-    copy.nodes = [*(OpNode(names.free("assert_scalar"), _ASSERT, (), (), attrs) for attrs in conditions), *copy.nodes]
+    for text in reversed(size_conditions(ir)):
+        attrs = {"self": Expr(text), "assert_msg": f"the graph holds only where {text}"}
+        copy.nodes.insert(0, OpNode(names.free("assert_scalar"), "aten._assert_scalar.default", (), (), attrs))
     copy.constraints = []
     return copy

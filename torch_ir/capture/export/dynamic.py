@@ -17,10 +17,9 @@ from torch_ir.capture.instrument import intercepted
 from torch_ir.capture.program.provenance import is_users_code
 from torch_ir.errors import Cause, ExportError
 from torch_ir.ir import IR, Slot, Symbol, TensorMeta, evaluate
-from torch_ir.ir.sizes.broken_constraints import broken_constraint
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ir.sizes.specialize import replace_symbols, substitute
-from torch_ir.ir.sizes.symbols import ordered_constraints
+from torch_ir.ir.sizes.symbols import broken_constraint, ordered_constraints
 from torch_ir.ops.pytree import values_along
 from torch_ir.ops.torch_internals import HigherOrderOperator, OpOverload, combine_args, map_dynamic_shapes, pytree
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_ir.errors import ExpressionError
 from torch_ir.ir.graph.tensor import TensorMeta
-from torch_ir.ir.sizes.expressions import Number, evaluate
+from torch_ir.ir.sizes.expressions import Number, evaluate, names_in
 
 if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR
@@ -80,3 +81,29 @@ def solve(expression: int | str, name: str, size: int, known: Mapping[str, Numbe
         return int(value) if evaluate(expression, {**known, name: value}) == size else None
     except (ExpressionError, ZeroDivisionError):
         return None
+
+
+def broken_constraint(ir: IR) -> str:
+    """Return a constraint with sizes within the ranges that violate it; empty if none are found."""
+    drawn = random.Random(0)
+    choices = {name: _trial_sizes(symbol) for name, symbol in ir.symbols.items() if symbol.tensor in ir.graph_inputs}
+    for _ in range(500):
+        sizes = {name: drawn.choice(found) for name, found in choices.items()}
+        for text in ir.constraints:
+            if not _holds(text, sizes):
+                against = ", ".join(f"{name} = {sizes[name]}" for name in sorted(names_in(text)))
+                return f"{against} is within the range, but the model holds only where {text}"
+    return ""
+
+
+def _holds(text: str, sizes: Mapping[str, int]) -> bool:
+    try:
+        return bool(evaluate(text, sizes))
+    except ExpressionError:  # a division by a size of 0
+        return False
+
+
+def _trial_sizes(symbol: Symbol) -> list[int]:
+    low, high = max(symbol.min or 0, 1), symbol.max or 1 << 20  # no empty dimensions
+    some = {size for size in (100, 127, 128, 1000, 4096) if low <= size <= high}
+    return sorted({*range(low, min(low + 64, high + 1)), *some, high})

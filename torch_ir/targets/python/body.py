@@ -93,8 +93,8 @@ class Body:
     def require(self) -> None:
         """Check dtypes, shapes, ranges and constraints of the inputs, and their layout if the model reads it."""
         for tensor in self.ir.graph_inputs:
-            shape = [Code(expression(dim, self.sizes)) for dim in tensor.shape]
-            facts = [self.values[tensor], literal(Dtype(tensor.dtype)), literal(tuple(shape))]
+            shape = tuple(Code(expression(dim, self.sizes)) for dim in tensor.shape)
+            facts = [self.values[tensor], literal(Dtype(tensor.dtype)), literal(shape)]
             if place := self.ir.fixed_layout:
                 stride = tensor.stride and tuple(Code(expression(step, self.sizes)) for step in tensor.stride)
                 facts += [literal(stride), literal(place.removesuffix(OFFSET)), literal(place.endswith(OFFSET))]

@@ -86,9 +86,7 @@ def given(value, dtype, shape, stride=None, place="", reads_offset=False):
     if not isinstance(value, torch.Tensor):
         return
     if value.dtype != dtype or tuple(value.shape) != shape:
-        raise ValueError(
-            f"the model was captured for {dtype} {list(shape)}, but here an input is {value.dtype} {list(value.shape)}"
-        )
+        raise ValueError(f"the model was captured for {dtype} {list(shape)}, not {value.dtype} {list(value.shape)}")
     stride = torch.empty(shape, device="meta").stride() if stride is None else stride
     moved = any(size != 1 and step != old for size, step, old in zip(shape, value.stride(), stride))
     if place and value.numel() and (moved or (reads_offset and value.storage_offset())):
