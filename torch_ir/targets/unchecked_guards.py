@@ -26,8 +26,8 @@ def without_guards(ir: IR, form: str) -> IR:
 def with_size_assertions(ir: IR) -> IR:
     """Return a graph with assertions instead of constraints on sizes and ranges, for a format that has only these."""
     copy, names = ir.clone(), FreeNames(taken_names(ir))
-    for text in reversed(size_conditions(ir)):
+    for at, text in enumerate(size_conditions(ir)):
         attrs = {"self": Expr(text), "assert_msg": f"the graph holds only where {text}"}
-        copy.nodes.insert(0, OpNode(names.free("assert_scalar"), "aten._assert_scalar.default", (), (), attrs))
+        copy.nodes.insert(at, OpNode(names.free("assert_scalar"), "aten._assert_scalar.default", (), (), attrs))
     copy.constraints = []
     return copy
