@@ -215,6 +215,16 @@ def test_conditions_on_sizes_are_in_the_file(tmp_path: Path) -> None:
     assert to_mlir(ir).count("torch.runtime.assert") == 2
 
 
+@pytest.mark.skipif("iree" not in installed_backends(), reason="iree is not installed")
+def test_a_compiled_module_checks_sizes() -> None:
+    """The assertions that `to_mlir` writes, without the check of inputs that `compile` adds."""
+    kind, model, ir = prepared("constraint")
+    run = installed_backends()["iree"].prepare(ir, model.state_dict())
+    torch.testing.assert_close(run(kind.good)[0], model(*kind.good))
+    with pytest.raises(ExecutionError, match="IREE cannot run the graph"):
+        run(kind.bad)
+
+
 def test_a_registered_back_end_gets_no_guards() -> None:
     """A back end of the user's own is given a graph of plain operators, without what only the guards read."""
     seen: list[list[str]] = []
