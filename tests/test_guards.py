@@ -33,8 +33,9 @@ from torch_ir import (
     to_stablehlo,
     to_torch,
 )
+from torch_ir.backends import table
 from torch_ir.backends.split_guards import split_guards
-from torch_ir.backends.table import _BACKENDS, installed_backends
+from torch_ir.backends.table import installed_backends
 from torch_ir.passes.optimize_levels import LEVELS
 
 pytestmark = pytest.mark.filterwarnings("ignore::torch_ir.CaptureWarning", "ignore::torch_ir.BackendWarning")
@@ -225,9 +226,12 @@ def test_a_compiled_module_checks_sizes() -> None:
         run(kind.bad)
 
 
-def test_a_registered_back_end_gets_no_guards() -> None:
-    """A back end of the user's own is given a graph of plain operators, without what only the guards read."""
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
+    """A back end `plain` of the user's own beside `torch` and `auto`; returns the operators of the graphs it gets."""
     seen: list[list[str]] = []
+    monkeypatch.setattr(table, "_BACKENDS", {name: table.find_backend(name) for name in ("torch", "auto")})
+    monkeypatch.setenv("TORCH_IR_CACHE", str(tmp_path / "cache"))
 
     @register_backend("plain", "the executor")
     def prepare(graph: IR, weights: Any) -> Any:
@@ -235,14 +239,28 @@ def test_a_registered_back_end_gets_no_guards() -> None:
         executor = IRExecutor(graph, weights)
         return lambda values: executor.run(values).outputs
 
-    try:
-        for name in IN_GRAPH:
-            _, model, ir = prepared(name)
-            assert_checked(name, compile(ir, model.state_dict(), backend="plain", level=None))
-    finally:
-        del _BACKENDS["plain"]
-    assert seen[0] == ["aten.linear.default", "aten.add.Tensor"]
-    assert not any(op.startswith(("torch_ir.", "aten._assert")) for row in seen for op in row)
+    return seen
+
+
+def test_a_registered_back_end_gets_no_guards(plain: list[list[str]]) -> None:
+    """Its graph has plain operators, without what only the guards read."""
+    for name in IN_GRAPH:
+        _, model, ir = prepared(name)
+        assert_checked(name, compile(ir, model.state_dict(), backend="plain", level=None))
+    assert plain[0] == ["aten.linear.default", "aten.add.Tensor"]
+    assert not any(op.startswith(("torch_ir.", "aten._assert")) for row in plain for op in row)
+
+
+def test_auto_measures_no_violation(plain: list[list[str]], tmp_path: Path) -> None:
+    """Inputs that violate a guard raise before anything is measured and cached; each back end is checked."""
+    kind, model, ir = prepared("decision")
+    compiled = compile(ir, model.state_dict(), backend="auto", level=None)
+    with pytest.raises(GuardError):
+        compiled(*kind.bad)
+    assert not plain
+    assert not (tmp_path / "cache").exists()
+    assert_checked("decision", compiled)
+    assert plain == [["aten.linear.default", "aten.add.Tensor"]]
 
 
 def test_a_guard_on_random_numbers_is_refused() -> None:
