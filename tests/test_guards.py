@@ -19,6 +19,7 @@ from torch_ir import (
     ExecutionError,
     GuardError,
     IRExecutor,
+    Target,
     compile,
     extract_ir,
     optimize,
@@ -200,6 +201,18 @@ def test_the_refusal_names_the_line_and_its_remedy_works(tmp_path: Path) -> None
     assert "ir.erase(ir.node('decision'))" in str(refused.value)
     ir.erase(ir.node("decision"))
     to_onnx(ir, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("name", ON_DATA[:-1])
+def test_a_target_without_a_handler_lists_the_guard(name: str) -> None:
+    """A guard is on the work list, unless the target handles it."""
+    _, _, ir = prepared(name)
+    guards = {node.op_type for node in ir.nodes if node.op_type.startswith("torch_ir.")}
+    lowered = Target("npu").lower(ir)
+    assert guards <= {missing.op_type for missing in lowered.missing}
+    npu = Target("npu")
+    npu.lowers(*guards)(lambda node: node.attrs["place"])
+    assert guards.isdisjoint(missing.op_type for missing in npu.lower(ir).missing)
 
 
 def test_conditions_on_sizes_are_in_the_file(tmp_path: Path) -> None:
