@@ -178,6 +178,7 @@ def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) ->
     """Run the model, and assemble the recorded calls as torch.export would."""
     model, tape, untracked = recorder.model, recorder.tape, recorder.untracked
     weights = {tape.placeholder(each.name, each.value): each for each in held_weights(model)}
+    state = plain_parameters({each.key: each.tensor for each in held(model) if each.kind != "temporary"})
     memory = {each.key: dense_memory_key(each.value) for each in weights.values()}
     leaves, in_spec = pytree.tree_flatten((tuple(args), kwargs))
     names = names_of_inputs(model, args, kwargs, len(leaves))
@@ -205,7 +206,7 @@ def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) ->
         nn.Module(),
         tape.graph,
         ExportGraphSignature(specs, results),
-        plain_parameters({each.key: each.tensor for each in held(model) if each.kind != "temporary"}),
+        state,
         {},
         [ModuleCallEntry("", ModuleCallSignature([], [], in_spec, out_spec, _argument_names(model, args, kwargs)))],
         constants={each.key: each.value for each in given.values() if each.is_constant},

@@ -40,7 +40,6 @@ from torch_ir.ops.torch_internals import (
     TorchDispatchMode,
     dense_memory_key,
     fake_mode,
-    is_traceable_wrapper_subclass,
     pytree,
     storage_key,
     unset_fake_temporarily,
@@ -340,7 +339,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch d
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if any(map(is_traceable_wrapper_subclass, pytree.tree_leaves((args, kwargs)))):
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # its own operators on the tensors that it wraps are recorded instead
         return self.recorder.operator(func, args, kwargs or {})
 
