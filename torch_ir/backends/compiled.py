@@ -81,7 +81,7 @@ def compile(
         values = dict(zip(better.params, held, strict=True))
         shown = [symbol.tensor for symbol in _data_dependent(better) if symbol.tensor]
         graph, state = stateless(better, shown, in_place=found.in_place)
-        run = found.prepare(graph, {_key(param): value for param, value in values.items() if param not in state})
+        run = found.compile(graph, {_key(param): value for param, value in values.items() if param not in state})
         buffers = {param: values[param].clone() for param in state}
         compiled = Compiled(better, backend, run, buffers, [target.name for target, _ in graph.mutations])
         if verify:
