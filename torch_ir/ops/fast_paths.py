@@ -36,6 +36,12 @@ _here = _Here()
 _attention = SharedSwitch(
     torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled, lambda _: False
 )
+_onednn = SharedSwitch(
+    lambda: torch.backends.mkldnn.enabled,
+    lambda enabled: torch.backends.mkldnn.set_flags(enabled, _fp32_precision=None),
+    lambda _: False,
+)
+_flash = SharedSwitch(torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp, lambda _: False)
 _stance = SharedSwitch(compile_stance, set_compile_stance, _StanceByThread)
 
 
@@ -45,6 +51,17 @@ def plain_attention() -> AbstractContextManager[None]:
     torch has one switch for the whole process: meanwhile, layers in other threads also run unfused.
     """
     return _attention
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Compute GELU and attention of NaN and infinities as they are defined.
+
+    oneDNN's GELU returns NaN for infinity, and the CPU's flash attention zeros for a query of NaN. torch has these
+    switches for the whole process.
+    """
+    with _onednn, _flash:
+        yield
 
 
 @contextmanager

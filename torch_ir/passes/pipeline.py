@@ -8,6 +8,7 @@ print(report)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Union
 
 from torch_ir.analysis.cost_model.cost_summary import measured_in_all
@@ -83,8 +84,11 @@ def optimize(
     if verify and progress is not None:
         progress("running both graphs")
     with NeutralState(new_on_cpu=True):
-        proof = prove(ir, better, dtype, inputs=inputs, weights=weights) if verify else None
-    return better, Report(ir, better, rows, entries.changes, list(entries.declined), proof)
+        report = Report(ir, better, rows, entries.changes, list(entries.declined))
+        if verify:
+            proof = prove(ir, better, dtype, inputs=inputs, weights=weights, non_finite=report.non_finite)
+            report = replace(report, proof=proof)
+    return better, report
 
 
 def _raise_wrong_shapes(ir: IR) -> None:

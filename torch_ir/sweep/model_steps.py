@@ -32,6 +32,7 @@ class Work:
         self._case: Case | None = None
         self._ir: IR | None = None
         self._better: IR | None = None
+        self._non_finite: frozenset[str] = frozenset()
 
     def take(self, step: str) -> dict[str, Any]:
         """Run a step; return its facts and its duration."""
@@ -73,7 +74,8 @@ class Work:
         return {"flops": _number(costs.flops), "bytes": _number(costs.bytes)}
 
     def _optimize(self) -> dict[str, Any]:
-        self._better, _ = optimize(self.ir, self._plan.level)
+        self._better, report = optimize(self.ir, self._plan.level)
+        self._non_finite = report.non_finite
         return {"nodes_after": len(split_prologue(self._better)[1])}
 
     def _verify(self) -> dict[str, Any]:
@@ -87,7 +89,8 @@ class Work:
             self.problem = _what_differs(report)
         facts = {"max_diff": _finite(report.max_diff)}
         if is_valid and self._better is not None:
-            proof = prove(self.ir, self._better, inputs=flatten_call(self.ir, args, kwargs), weights=weights)
+            flat = flatten_call(self.ir, args, kwargs)
+            proof = prove(self.ir, self._better, inputs=flat, weights=weights, non_finite=self._non_finite)
             self.problem = f"only after optimisation: {proof.reason}" if proof.reason else ""
             facts["max_diff_after"] = _finite(proof.max_diff)
         return facts
