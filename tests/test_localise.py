@@ -14,8 +14,9 @@ import catalogue
 from tests import localising
 from tests.localising import TWICE, X, localised
 from tests.proof import captured, line_of, module, verdict
-from torch_ir import IR, verify_ir, verify_ir_with_state_dict
+from torch_ir import IR, ExecutionError, IRExecutor, verify_ir, verify_ir_with_state_dict
 from torch_ir.cli import main
+from torch_ir.ir.regroup.functions import outline
 
 # -- kinds of mistakes ------------------------------------------------------------------------------------------------
 
@@ -129,6 +130,21 @@ def test_a_node_that_cannot_run() -> None:
     found, _ = localised(ir, model, X)
     assert found.node == "reshape"
     assert "it cannot be computed: shape '[5, 6]' is invalid" in found.reason
+
+
+def test_the_node_that_fails_among_others_of_its_name() -> None:
+    """Nodes of two functions have the same names; the error knows its own."""
+    model = module(lambda self, x: (x.reshape(2, 6), x.reshape(2, 6).sum(1)))
+    ir = captured(model, X)
+    for name in ("reshape", "reshape_1"):
+        outline(ir, [ir.node(name)], name)
+    bodies = [*ir.functions.values()]
+    for body in bodies:
+        body.nodes[0].name = "reshape"
+    bodies[1].nodes[0].attrs["shape"] = [5, 6]
+    with pytest.raises(ExecutionError, match=r"^OpNode\('reshape', .*; in OpNode\('reshape_1'") as caught:
+        IRExecutor(ir, {})(X)
+    assert caught.value.node is bodies[1].nodes[0]
 
 
 def test_a_mistake_that_only_other_inputs_show() -> None:

@@ -250,6 +250,18 @@ def test_gelu_of_infinities_is_compared_as_it_is_defined(curve: str) -> None:
     assert torch.backends.mkldnn.enabled == torch.backends.mkldnn.is_available()
 
 
+def test_gelu_of_an_infinity_that_arises_in_the_graph() -> None:
+    """All inputs are zeros, of which the reciprocal is infinite."""
+    calls = {name: text.replace("(x", "(inverse") for name, text in GELU["erf"].items()}
+    half, one, y = "aten.mul.Tensor(inverse, 0.5)", "aten.add.Tensor(curve, 1.0)", "aten.mul.Tensor(half, one)"
+    ir = graph(inverse="aten.reciprocal.default(x)", **calls, half=half, one=one, y=y)
+    _, report = optimize(ir, verify=True)
+    assert "activation" in {change.rule for change in report.changes}
+    assert report.proof is not None
+    assert report.proof.is_valid, report.proof
+    assert report.proof.max_diff < 1e-3
+
+
 def test_a_merge_of_parallel_layers_keeps_nan_in_its_own_results() -> None:
     """Every result of the merged layer is a product with one row of one weight."""
     layers = {name: f"aten.linear.default(x, {name}_w)" for name in ("q", "k", "v")}

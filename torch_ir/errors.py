@@ -146,7 +146,9 @@ class UnsupportedOperatorsError(ConversionError):
 
 
 class ExecutionError(TorchIRError):
-    """The graph could not be run with the given inputs and weights."""
+    """The graph could not be run with the given inputs and weights; `node` is the one that failed, if one did."""
+
+    node: Any = None
 
 
 class GuardError(ExecutionError):

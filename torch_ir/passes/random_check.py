@@ -7,7 +7,6 @@ its own dtype, and no more.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,22 +108,37 @@ class _Judge:
         self.tolerance = Rounding(before, weights, lambda: retyped(before, "float64"), _bound)
         self.gains_kernels = _own_kernels(after) > _own_kernels(before)
         self.worst, self.rounding, self.extremes, self.seed = 0.0, False, 0, -1
+        self.values: Sequence[Any] = ()  # inputs and results of the last run of both
 
     def objection(self, probe: Probe) -> str:
-        """Return why the second graph differs on these inputs, or ""; skip extreme inputs that the first rejects."""
+        """Return why the second graph differs on these inputs, or ""; skip extreme inputs that the first rejects.
+
+        Differences with NaN and infinities are judged without kernels that the second graph has gained.
+        """
         self.seed += 1
+        self.extremes += probe.is_extreme
+        worst, self.values = self.worst, probe.values
+        why = self._objection(probe)
+        if why and self.gains_kernels and has_any(_is_special, self.values):
+            self.worst = worst
+            with plain_kernels():
+                why = self._objection(probe)
+        return why
+
+    def _objection(self, probe: Probe) -> str:
         try:
             one = self._ran(self.one, probe.values)
         except TorchIRError as error:
             if probe.is_extreme:
+                self.extremes -= 1
                 return ""
             raise ExecutionError(f"the graph cannot be run on random inputs, or on the given ones: {error}") from error
         try:
             other = self._ran(self.other, probe.values)
         except TorchIRError as error:
             return f"the second graph fails: {error}"
+        self.values = [*probe.values, *one, *other]
         other = self._excused(probe.values, one, other)
-        self.extremes += probe.is_extreme
         if not probe.is_extreme and one and all(map(_is_nothing, one)) and all(map(_is_nothing, other)):
             return NOTHING
         differences = [compare(wanted, got) for wanted, got in zip(one, other, strict=True)]
@@ -163,8 +177,7 @@ class _Judge:
     def _ran(self, executor: IRExecutor, values: Sequence[Any]) -> list[Any]:
         seed_generators(self.seed)
         copies = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
-        with plain_kernels() if self.gains_kernels and has_any(_is_special, values) else nullcontext():
-            outcome = executor.run(copies)
+        outcome = executor.run(copies)
         return [*outcome.outputs, *outcome.mutations.values()]
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from torch_ir.ir.graph.attr_types import FunctionRef
+from torch_ir.ir.graph.attr_types import FunctionRef, values_in
 from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ir.graph.node import OpNode, Origin
@@ -63,7 +63,7 @@ class _Block:
         rows: list[Hashable] = []
         for node in self.nodes:
             name, computation, origin = node.name, node.computation, self._seen(node.origin)
-            if origin is None or node.origins != (name,) or "FunctionRef(" in computation[2]:
+            if origin is None or node.origins != (name,) or _names_function(node):
                 return None
             read = []
             for tensor in node.inputs:
@@ -106,6 +106,10 @@ class _Block:
         made = (tensor for node in self.nodes for tensor in node.outputs)
         last = self.stop - 1
         return {at for at, tensor in enumerate(made) if any(position.get(user, 0) > last for user in tensor._uses)}
+
+
+def _names_function(node: OpNode) -> bool:
+    return any(isinstance(value, FunctionRef) for value in values_in(node.attrs))
 
 
 class _Search:
