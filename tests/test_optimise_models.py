@@ -49,7 +49,7 @@ def proved_at_every_level(entry: Entry) -> None:
     flat = flatten_call(ir, entry.inputs(), entry.kwargs()) if entry.name in WITH_OWN_INPUTS else None
     for level in ("clean", "basic", "full"):
         better, report = optimize(ir, level)
-        proof = prove(ir, better, inputs=flat, trials=1, non_finite=report.non_finite)
+        proof = prove(ir, better, inputs=flat, trials=1, changes=report.changes)
         assert proof.is_valid, f"{level}: {proof}"
         assert level != "clean" or proof.max_diff == 0.0
         assert len(IR.from_json(better.to_json()).nodes) == len(better.nodes)
@@ -81,7 +81,7 @@ def test_every_architecture_is_optimised(name: str) -> None:
     better, report = optimize(ir, "full")
     assert report.after.nodes <= report.before.nodes
     flat = flatten_call(ir, (), inputs)
-    proof = prove(ir, better, inputs=flat, weights=model.state_dict(), trials=1, non_finite=report.non_finite)
+    proof = prove(ir, better, inputs=flat, weights=model.state_dict(), trials=1, changes=report.changes)
     assert proof.is_valid, proof
 
 

@@ -148,7 +148,9 @@ class UnsupportedOperatorsError(ConversionError):
 class ExecutionError(TorchIRError):
     """The graph could not be run with the given inputs and weights; `node` is the one that failed, if one did."""
 
-    node: Any = None
+    def __init__(self, *args: object, node: Any = None) -> None:
+        super().__init__(*args)
+        self.node = node
 
 
 class GuardError(ExecutionError):

@@ -178,7 +178,7 @@ def _optimized(made: Built, ir: IR) -> str:
             found = _same_calls(made, _Run(better, made))
         else:
             flat, weights = flatten_call(ir, *made.call()), made.model.state_dict()
-            found = prove(ir, better, inputs=flat, weights=weights, trials=1, non_finite=report.non_finite).reason
+            found = prove(ir, better, inputs=flat, weights=weights, trials=1, changes=report.changes).reason
         if found and not found.startswith("both return only NaN"):
             return f"{level}: {found}"
     return ""

@@ -48,11 +48,6 @@ class Report:
     def after(self) -> Measure:
         return measured_in_all(self.better)
 
-    @property
-    def non_finite(self) -> frozenset[str]:
-        """How results may differ for NaN and infinities."""
-        return frozenset(what for change in self.changes for what in change.non_finite)
-
     def to_dict(self) -> dict[str, Any]:
         return {
             "before": asdict(self.before),

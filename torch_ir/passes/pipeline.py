@@ -8,8 +8,7 @@ print(report)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Union
+from typing import Any, Union
 
 from torch_ir.analysis.cost_model.cost_summary import measured_in_all
 from torch_ir.analysis.shapes.inference import wrong_shapes
@@ -84,11 +83,9 @@ def optimize(
     if verify and progress is not None:
         progress("running both graphs")
     with NeutralState(new_on_cpu=True):
-        report = Report(ir, better, rows, entries.changes, list(entries.declined))
-        if verify:
-            proof = prove(ir, better, dtype, inputs=inputs, weights=weights, non_finite=report.non_finite)
-            report = replace(report, proof=proof)
-    return better, report
+        options: Any = {"inputs": inputs, "weights": weights, "changes": entries.changes}
+        proof = prove(ir, better, dtype, **options) if verify else None
+    return better, Report(ir, better, rows, entries.changes, list(entries.declined), proof)
 
 
 def _raise_wrong_shapes(ir: IR) -> None:

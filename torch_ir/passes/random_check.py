@@ -6,7 +6,7 @@ its own dtype, and no more.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +23,12 @@ from torch_ir.passes.clean.fold_constants import fold_constants
 from torch_ir.passes.probe_inputs import Probe, drawn_inputs, has_any, probes
 from torch_ir.passes.rounding import Rounding
 from torch_ir.rewrite import CUTS, REORDERS, SPREADS
+from torch_ir.rewrite.change_log import Change
 from torch_ir.run.executor import IRExecutor
 from torch_ir.run.seeding import seed_generators
 from torch_ir.run.tolerances import compare
 from torch_ir.run.weight_files import random_weights
 
-_ATTENTION = "aten.scaled_dot_product_attention.default"
 NOTHING = "both return only NaN, so nothing was compared"
 Inputs = Sequence[torch.Tensor]
 Weights = Mapping[str, torch.Tensor]
@@ -63,40 +63,33 @@ def prove(
     inputs: Inputs | None = None,
     weights: Weights | None = None,
     trials: int = 2,
-    non_finite: Collection[str] = (),
+    changes: Iterable[Change] = (),
 ) -> Proof:
     """Run both graphs on random (or the given) weights and inputs and on extreme inputs, optionally all in one dtype.
 
-    `non_finite` says how results of the second graph may differ for NaN and infinities. Further entry points of the
-    file, such as the one for the next token, are compared too.
+    `changes` that made the second graph say how its results may differ for NaN and infinities. Further entry points of
+    the file, such as the one for the next token, are compared too.
     """
-    proof = _compared(before, after, dtype, inputs, weights, trials, non_finite)
+    non_finite = {what for change in changes for what in change.non_finite}
+
+    def compared(before: IR, after: IR, inputs: Inputs | None) -> Proof:
+        known = random_weights(before) if weights is None else weights
+        if dtype is not None:
+            before, after = retyped(before, dtype), retyped(after, dtype)
+        judge = _Judge(before, after, known, non_finite)
+        for probe in probes(before, inputs, trials):
+            if reason := judge.objection(probe):
+                return Proof(trials, judge.worst, reason)
+        return Proof(trials, judge.worst, rounding=judge.rounding, extremes=judge.extremes)
+
+    proof = compared(before, after, inputs)
     for name, entry in further_entries(before).items():
         if proof.is_valid:
-            other = _compared(entry, after.functions[name], dtype, None, weights, trials, non_finite)
+            other = compared(entry, after.functions[name], None)
             reason = f"{name}: {other.reason}" if other.reason else ""
             worst, rounding = max(proof.max_diff, other.max_diff), proof.rounding or other.rounding
             proof = Proof(trials, worst, reason, rounding, proof.extremes + other.extremes)
     return proof
-
-
-def _compared(
-    before: IR,
-    after: IR,
-    dtype: str | None,
-    inputs: Inputs | None,
-    weights: Weights | None,
-    trials: int,
-    non_finite: Collection[str],
-) -> Proof:
-    weights = random_weights(before) if weights is None else weights
-    if dtype is not None:
-        before, after = retyped(before, dtype), retyped(after, dtype)
-    judge = _Judge(before, after, weights, non_finite)
-    for probe in probes(before, inputs, trials):
-        if reason := judge.objection(probe):
-            return Proof(trials, judge.worst, reason)
-    return Proof(trials, judge.worst, rounding=judge.rounding, extremes=judge.extremes)
 
 
 class _Judge:
@@ -106,20 +99,19 @@ class _Judge:
         self.before, self.non_finite = before, non_finite
         self.one, self.other = _bound(before, weights), _bound(after, weights)
         self.tolerance = Rounding(before, weights, lambda: retyped(before, "float64"), _bound)
-        self.gains_kernels = _own_kernels(after) > _own_kernels(before)
         self.worst, self.rounding, self.extremes, self.seed = 0.0, False, 0, -1
         self.values: Sequence[Any] = ()  # inputs and results of the last run of both
 
     def objection(self, probe: Probe) -> str:
         """Return why the second graph differs on these inputs, or ""; skip extreme inputs that the first rejects.
 
-        Differences with NaN and infinities are judged without kernels that the second graph has gained.
+        Differences with NaN and infinities are judged without oneDNN and flash attention.
         """
         self.seed += 1
         self.extremes += probe.is_extreme
         worst, self.values = self.worst, probe.values
         why = self._objection(probe)
-        if why and self.gains_kernels and has_any(_is_special, self.values):
+        if why and has_any(_is_special, self.values):
             self.worst = worst
             with plain_kernels():
                 why = self._objection(probe)
@@ -157,22 +149,18 @@ class _Judge:
 
     def _excused(self, values: Sequence[Any], one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
         """Return the results of the second graph, with those of the first where `non_finite` lets them differ."""
-        usual: Sequence[Any] = [None] * len(one)
-        if SPREADS in self.non_finite and has_any(_is_special, values):
-            usual = self._ran(self.one, [_finite(value) for value in values])
-        return [self._kept(values, *results) for results in zip(one, other, usual, strict=True)]
-
-    def _kept(self, values: Sequence[Any], wanted: Any, got: Any, usual: Any) -> Any:
-        """Return one of these results; `usual` is what the first graph returns for finite inputs, if that matters."""
-        if not isinstance(wanted, torch.Tensor) or (wanted.shape, wanted.dtype) != (got.shape, got.dtype):
-            return got
-        if CUTS in self.non_finite or (REORDERS in self.non_finite and has_any(torch.isinf, values)):
-            got = torch.where(wanted.isnan(), wanted, got)
-        if CUTS in self.non_finite or usual is not None:
-            got = torch.where(got.isnan(), wanted, got)
-        if usual is not None and usual.shape == wanted.shape:
-            got = torch.where(usual == wanted, wanted, got)
-        return got
+        cuts, spreads = CUTS in self.non_finite, SPREADS in self.non_finite and has_any(_is_special, values)
+        reorders = REORDERS in self.non_finite and has_any(torch.isinf, values)
+        usual = self._ran(self.one, [_finite(value) for value in values]) if spreads else one
+        kept = []
+        for wanted, got, finite in zip(one, other, usual, strict=True):
+            if isinstance(wanted, torch.Tensor) and (wanted.shape, wanted.dtype) == (got.shape, got.dtype):
+                may_differ = wanted.isnan() & (cuts or reorders) | got.isnan() & (cuts or spreads)
+                if spreads and finite.shape == wanted.shape:
+                    may_differ |= finite == wanted
+                got = torch.where(may_differ, wanted, got)
+            kept.append(got)
+        return kept
 
     def _ran(self, executor: IRExecutor, values: Sequence[Any]) -> list[Any]:
         seed_generators(self.seed)
@@ -208,15 +196,6 @@ def _retype(ir: IR, dtype: str) -> None:
         }
         if not node.inputs and node.outputs[:1] and node.outputs[0].dtype == dtype and "dtype" in node.attrs:
             node.attrs["dtype"] = Dtype(dtype)  # factory functions default to float32
-
-
-def _own_kernels(ir: IR) -> int:
-    """Count the calls of GELU and attention, whose CPU kernels treat NaN and infinities in another way.
-
-    Attention without a mask counts twice: it has another kernel, which returns zeros for a query of NaN.
-    """
-    calls = [node for node in ir.all_nodes() if node.op_type in (_ATTENTION, "aten.gelu.default")]
-    return len(calls) + sum(node.op_type == _ATTENTION and node["attn_mask"] is None for node in calls)
 
 
 def _bound(ir: IR, weights: Weights) -> IRExecutor:
