@@ -55,11 +55,7 @@ def plain_attention() -> AbstractContextManager[None]:
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Compute GELU and attention of NaN and infinities as they are defined.
-
-    oneDNN's GELU returns NaN for infinity, and the CPU's flash attention zeros for a query of NaN. torch has these
-    switches for the whole process.
-    """
+    """Disable oneDNN, whose GELU returns NaN for infinity, and flash attention, which may lose NaN; process-wide."""
     with _onednn, _flash:
         yield
 

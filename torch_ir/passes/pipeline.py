@@ -8,7 +8,7 @@ print(report)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Union
+from typing import Union
 
 from torch_ir.analysis.cost_model.cost_summary import measured_in_all
 from torch_ir.analysis.shapes.inference import wrong_shapes
@@ -83,8 +83,7 @@ def optimize(
     if verify and progress is not None:
         progress("running both graphs")
     with NeutralState(new_on_cpu=True):
-        options: Any = {"inputs": inputs, "weights": weights, "changes": entries.changes}
-        proof = prove(ir, better, dtype, **options) if verify else None
+        proof = prove(ir, better, dtype, inputs=inputs, weights=weights, changes=entries.changes) if verify else None
     return better, Report(ir, better, rows, entries.changes, list(entries.declined), proof)
 
 

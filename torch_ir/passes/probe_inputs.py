@@ -151,8 +151,7 @@ def _sprinkled(value: torch.Tensor, numbers: tuple[float, ...], *, once: bool = 
     if not value.is_floating_point():
         return value
     flat = value.flatten().clone()
-    places = [flat.numel() // 2] if once else range(0, flat.numel(), _EVERY)
-    for count, place in enumerate(places):
+    for count, place in enumerate([flat.numel() // 2] if once else range(0, flat.numel(), _EVERY)):
         flat[place] = numbers[count % len(numbers)]
     return flat.view(value.shape)
 

@@ -70,8 +70,7 @@ class Program:
         except ExecutionError as error:  # inside a function: add the call
             raise ExecutionError(f"{error}; in {_place(self._node(error))}", node=error.node) from error
         except Exception as error:  # an operator failed: add the node
-            node = self._node(error)
-            raise ExecutionError(f"{_place(node)}: {first_line(error)}", node=node) from error
+            raise ExecutionError(f"{_place(node := self._node(error))}: {first_line(error)}", node=node) from error
 
     def places(self) -> dict[str, dict[int, OpNode]]:
         """Map the lines of this program, and of those that it calls, to nodes, by file name in tracebacks."""

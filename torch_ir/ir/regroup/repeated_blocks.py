@@ -63,7 +63,9 @@ class _Block:
         rows: list[Hashable] = []
         for node in self.nodes:
             name, computation, origin = node.name, node.computation, self._seen(node.origin)
-            if origin is None or node.origins != (name,) or _names_function(node):
+            if origin is None or node.origins != (name,):
+                return None
+            if any(isinstance(value, FunctionRef) for value in values_in(node.attrs)):
                 return None
             read = []
             for tensor in node.inputs:
@@ -106,10 +108,6 @@ class _Block:
         made = (tensor for node in self.nodes for tensor in node.outputs)
         last = self.stop - 1
         return {at for at, tensor in enumerate(made) if any(position.get(user, 0) > last for user in tensor._uses)}
-
-
-def _names_function(node: OpNode) -> bool:
-    return any(isinstance(value, FunctionRef) for value in values_in(node.attrs))
 
 
 class _Search:
