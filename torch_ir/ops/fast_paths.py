@@ -36,10 +36,9 @@ _here = _Here()
 _attention = SharedSwitch(
     torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled, lambda _: False
 )
+_mkldnn: Any = torch.backends.mkldnn  # torch does not annotate it
 _onednn = SharedSwitch(
-    lambda: torch.backends.mkldnn.enabled,
-    lambda enabled: torch.backends.mkldnn.set_flags(enabled, _fp32_precision=None),
-    lambda _: False,
+    lambda: _mkldnn.enabled, lambda enabled: _mkldnn.set_flags(enabled, _fp32_precision=None), lambda _: False
 )
 _flash = SharedSwitch(torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp, lambda _: False)
 _stance = SharedSwitch(compile_stance, set_compile_stance, _StanceByThread)
