@@ -82,7 +82,7 @@ def optimize(
     if verify and progress is not None:
         progress("running both graphs")
     with NeutralState(new_on_cpu=True):
-        proof = prove(ir, better, dtype, inputs=inputs, weights=weights) if verify else None
+        proof = prove(ir, better, dtype, inputs=inputs, weights=weights, changes=entries.changes) if verify else None
     return better, Report(ir, better, rows, entries.changes, list(entries.declined), proof)
 
 

@@ -32,18 +32,11 @@ class Rounding:
     def __init__(self, ir: IR, weights: Weights, wide: Callable[[], IR], bind: Callable[[IR, Weights], IRExecutor]):
         self._ir, self._weights, self._make_wide, self._bind = ir, weights, wide, bind
 
-    def objection(
-        self, values: Sequence[Any], one: Sequence[Any], other: Sequence[Any], run: Run, *, may_be_finite: bool = False
-    ) -> str:
-        """Return the index of the first result that rounding cannot explain, with the reason, or "".
-
-        With `may_be_finite`, values that are NaN or infinite in the first graph may be finite in the second.
-        """
+    def objection(self, values: Sequence[Any], one: Sequence[Any], other: Sequence[Any], run: Run) -> str:
+        """Return the index of the first result that rounding cannot explain, with the reason, or ""."""
         exact = self._exact(values, run) or [None] * len(one)
         moved = [run(executor, _moved(values, seed)) for seed, executor in enumerate(self._changed)]
         for index, (wanted, got, true) in enumerate(zip(one, other, exact, strict=True)):
-            if may_be_finite and isinstance(wanted, torch.Tensor) and wanted.shape == got.shape:
-                got = torch.where(wanted.isfinite(), got, wanted)
             if why := _objection(wanted, got, true, [results[index] for results in moved]):
                 return f"{index}: {why}"
         return ""
@@ -112,6 +105,9 @@ def _beyond_bound(
         return "NaN or infinity where the original is finite"
     if bool((~finite & others_finite & ~is_true).any()):
         return "finite where the original is NaN or infinite"
+    settled = torch.stack([~finite & _equal(one, near) for near in (one, *moved, true)]).all(0)
+    if bool((settled & ~_equal(one, other)).any()):
+        return "another of NaN, infinity and negative infinity than the original"
     both = finite & others_finite & is_true
     rescued = ~finite & others_finite & is_true & ~at_the_edge  # the original overflowed
     own = [(near.double() - true)[both & near.isfinite()].abs() for near in (one, *moved)]
@@ -122,6 +118,11 @@ def _beyond_bound(
     if not gaps.numel() or float(gaps.max()) <= bound:
         return ""
     return f"{found}: off by {float(gaps.max()):.3g}, where rounding explains at most {bound:.3g}"
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Whether elements are equal; NaN equals NaN."""
+    return (one == other) | (one.isnan() & other.isnan())
 
 
 def _moved(values: Sequence[Any], seed: int) -> list[Any]:

@@ -249,17 +249,20 @@ class IR:
         self, nodes: Iterable[OpNode], copied: Callable[[TensorMeta], TensorMeta], functions: Mapping[str, IR]
     ) -> IR:
         """Return this graph with other nodes and functions; `copied` maps each tensor to its copy."""
-        changed = {
-            "nodes": nodes,
-            "graph_inputs": map(copied, self.graph_inputs),
-            "graph_outputs": map(copied, self.graph_outputs),
-            "params": map(copied, self.params),
-            "mutations": [(copied(target), copied(value)) for target, value in self.mutations],
-            "functions": functions,
-            "symbols": [replace(s, tensor=copied(s.tensor) if s.tensor else None) for s in self.symbols.values()],
-            "extensions": copy_value(self.extensions),
-        }
-        return IR(**{**self._arguments(), **changed})
+        return self.replaced(
+            nodes=nodes,
+            graph_inputs=map(copied, self.graph_inputs),
+            graph_outputs=map(copied, self.graph_outputs),
+            params=map(copied, self.params),
+            mutations=[(copied(target), copied(value)) for target, value in self.mutations],
+            functions=functions,
+            symbols=[replace(s, tensor=copied(s.tensor) if s.tensor else None) for s in self.symbols.values()],
+            extensions=copy_value(self.extensions),
+        )
+
+    def replaced(self, **parts: Any) -> IR:
+        """Return a graph with these constructor arguments, and this graph's for all others."""
+        return IR(**{**self._arguments(), **parts})
 
     def specialize(self, **sizes: int) -> IR:
         """Return a copy in which these symbolic sizes are numbers, without tracing again: `ir.specialize(batch=8)`."""
