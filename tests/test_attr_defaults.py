@@ -100,7 +100,8 @@ def test_files_without_an_argument_are_completed_without_torch(tmp_path: Path) -
         "check NET", "optimize NET --level clean", "optimize NET --level basic", "optimize NET --level full --verify",
         "cost NET", "draw NET -o net.svg", "memory NET", "info NET", "diff NET changed.ir", "run NET -w random",
         "convert NET -o net.py", "convert NET -o net.mlir", "lower NET -t none.py:target",
-        "coverage NET -t none.py:target",        "verify NET net.py:Net", "quantize NET --recipe int8", "plan NET --devices 2 --memory 1G --device h100",
+        "coverage NET -t none.py:target",
+        "verify NET net.py:Net", "quantize NET --recipe int8", "plan NET --devices 2 --memory 1G --device h100",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["net.ir", "net.json"])
