@@ -7,6 +7,14 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any
 
+_KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "float": (float, int),
+    "int | None": (int, type(None)),
+    "float | None": (float, int, type(None)),
+    "str | None": (str, type(None)),
+}
+
 
 class Status(str, Enum):
     """The outcome: `refused` is an error raised by torch_ir, `failed` any other error or a wrong result."""
@@ -54,6 +62,11 @@ class Row:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Row:
-        """Return the row of a record, ignoring unknown fields."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in record.items() if name in known})
+        """Return the row of a record, ignoring unknown fields; raise TypeError or UnicodeError for a wrong value."""
+        found = cls(**{field.name: record[field.name] for field in fields(cls) if field.name in record})
+        for field in fields(cls):
+            kinds = _KINDS[str(field.type)]
+            if type(value := getattr(found, field.name)) not in kinds:
+                raise TypeError(f"{field.name} is {value!r:.80}")
+            str(value).encode()  # refuses half of a surrogate pair
+        return found
