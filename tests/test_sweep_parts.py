@@ -91,7 +91,8 @@ def test_a_journal_refuses_what_is_not_its_own(tmp_path: Path) -> None:
     "fields",
     [
         '"key": []', '"key": {}', '"status": ["ok"]', '"status": null', '"seconds": "1"', '"seconds": NaN',
-        '"seconds": true', '"nodes": 1208925819614629174706176', '"nodes": 1.5', '"diagnosis": "\\ud800"', '"max_diff": 1e999',
+        '"seconds": true', '"nodes": 1208925819614629174706176', '"nodes": 1.5', '"diagnosis": "\\ud800"',
+        '"max_diff": 1e999',
         '"model": 5', '"key": "k", "key": "l"', '"digest": ' + "[" * 1000,
     ],
 )  # fmt: skip

@@ -66,6 +66,7 @@ class Value:
     is_random: bool = False
 
 
+_REQUIRED = ("name", "shape", "dtype", "stored", "file")
 _TEXTS = ("name", "node", "op_type", "module", "module_class", "source")
 _VALUE = {name: type(value) for name, value in vars(Value("", [], "", "", "")).items()}
 
@@ -178,7 +179,9 @@ def _read_shard(record: Any, path: str) -> Shard:
 
 def _read_value(record: Any, path: str, files: Mapping[str, Shard], limits: Limits) -> Value:
     allow_keys(record, _VALUE.keys(), path)
-    value = Value(**{key: _typed(record, key, kind, path) for key, kind in _VALUE.items() if key in record})
+    value = Value(
+        **{key: _typed(record, key, kind, path) for key, kind in _VALUE.items() if key in record or key in _REQUIRED}
+    )
     for key in _TEXTS:
         _line(getattr(value, key), f"{path}.{key}")
     for index, name in enumerate(value.reads):

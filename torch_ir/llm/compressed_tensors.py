@@ -24,6 +24,7 @@ _ALLOWED: Mapping[str, Collection[Any] | Values] = {
     "block_structure": BLOCK,
 }  # fmt: skip
 _FREE = ("observer", "observer_kwargs")
+_SIZES = {"group": "group_size", "tensor_group": "group_size", "block": "block_structure"}  # by strategy
 
 
 def stores(settings: Mapping[str, Any]) -> list[tuple[list[str], Store]]:
@@ -34,16 +35,15 @@ def stores(settings: Mapping[str, Any]) -> list[tuple[list[str], Store]]:
         raise ExportError(f"config_groups of compressed-tensors is {found!r:.80}, not a dict of groups")
     for name, group in found.items():
         group = group.model_dump() if hasattr(group, "model_dump") else group
-        weights = group.get("weights") if isinstance(group, dict) else ...
+        weights = group.get("weights") if isinstance(group, dict) else False
         if weights is None:
             continue
-        targets = group.get("targets") if isinstance(weights, dict) else None
-        if not targets or targets not in TARGETS:
+        if not isinstance(weights, dict) or not group.get("targets") or group["targets"] not in TARGETS:
             raise ExportError(f"{name!r:.80} of compressed-tensors needs weights, a dict, and targets, {TARGETS.text}")
         scheme = {key: getattr(value, "value", value) for key, value in weights.items()}
         _check(name, scheme)
         form = group.get("format") or settings.get("format")
-        groups.append((list(targets), _store_of(str(getattr(form, "value", form)), scheme, name)))
+        groups.append((list(group["targets"]), _store_of(str(getattr(form, "value", form)), scheme, name)))
     return groups
 
 
@@ -57,7 +57,7 @@ def _check(name: str, scheme: Mapping[str, Any]) -> None:
             raise ExportError(
                 f"the weights of {name!r:.80} in compressed-tensors have {option}={shown!r:.80}, which is not supported"
             )
-    size = {"group": "group_size", "tensor_group": "group_size", "block": "block_structure"}.get(scheme.get("strategy"))
+    size = _SIZES.get(str(scheme.get("strategy")))
     if size is not None and scheme.get(size) in (None, -1):
         raise ExportError(f"the weights of {name!r:.80} in compressed-tensors have no {size}")
 
