@@ -16,7 +16,6 @@ from torch.export import Dim
 
 import torch_ir
 from torch_ir.cli.dispatch import main
-from torch_ir.cli.models.config import load_config, model_class
 from torch_ir.cli.models.model_kinds import is_model
 from torch_ir.ir import IR
 
@@ -448,14 +447,3 @@ def test_what_is_a_model(text: str, expected: bool) -> None:
     Path("folder/config.json").write_text("{}")
     Path("graph:1").write_text("{}")
     assert is_model(text) is expected
-
-
-@pytest.mark.parametrize(
-    "architectures", [5, [[1]], ["logging"], ["pipeline"], ["GPT2Config"], ["AutoConfig"], {"a": 1}]
-)
-def test_architectures_that_are_no_models(tmp_path: Path, architectures: Any) -> None:
-    """The usual model of the type is built where a configuration names anything but a class of models."""
-    settings = {"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 4, "vocab_size": 8, "n_positions": 4}
-    (tmp_path / "config.json").write_text(json.dumps({**settings, "architectures": architectures}))
-    config, name = load_config(str(tmp_path))
-    assert model_class(config, name).__name__ == "AutoModelForCausalLM"
