@@ -179,9 +179,7 @@ def _read_shard(record: Any, path: str) -> Shard:
 
 def _read_value(record: Any, path: str, files: Mapping[str, Shard], limits: Limits) -> Value:
     allow_keys(record, _VALUE.keys(), path)
-    value = Value(
-        **{key: _typed(record, key, kind, path) for key, kind in _VALUE.items() if key in record or key in _REQUIRED}
-    )
+    value = Value(**{key: _typed(record, key, _VALUE[key], path) for key in dict.fromkeys((*_REQUIRED, *record))})
     for key in _TEXTS:
         _line(getattr(value, key), f"{path}.{key}")
     for index, name in enumerate(value.reads):

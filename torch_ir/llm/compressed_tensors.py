@@ -30,10 +30,7 @@ _SIZES = {"group": "group_size", "tensor_group": "group_size", "block": "block_s
 def stores(settings: Mapping[str, Any]) -> list[tuple[list[str], Store]]:
     """Return the groups of a configuration: the modules that each targets, and how it stores a weight."""
     groups = []
-    found = settings.get("config_groups") or {}
-    if not isinstance(found, dict):
-        raise ExportError(f"config_groups of compressed-tensors is {found!r:.80}, not a dict of groups")
-    for name, group in found.items():
+    for name, group in (settings.get("config_groups") or {}).items():
         group = group.model_dump() if hasattr(group, "model_dump") else group
         weights = group.get("weights") if isinstance(group, dict) else False
         if weights is None:

@@ -19,40 +19,30 @@ class Values:
     """The values of an option: a description, and what they fulfil."""
 
     text: str
-    accept: Callable[[Any], bool]
+    accepts: Callable[[Any], bool]
 
     def __contains__(self, value: object) -> bool:
-        return self.accept(value)
+        return self.accepts(value)
+
+
+def _is_list(value: Any, accepts: Callable[[Any], bool]) -> bool:
+    return isinstance(value, (tuple, list)) and all(map(accepts, value))
 
 
 def _is_size(value: Any) -> bool:
     return type(value) is int and 0 < value < 1 << 31
 
 
-def _is_block(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and len(value) == 2 and all(map(_is_size, value))
+def _are_names(value: Any) -> bool:
+    return value is None or _is_list(value, lambda name: isinstance(name, str) and len(name) <= _LONGEST)
 
 
-def are_names(value: Any) -> bool:
-    """Whether this is a list of texts of bounded length, or nothing."""
-    return value is None or (
-        isinstance(value, (tuple, list)) and all(isinstance(name, str) and len(name) <= _LONGEST for name in value)
-    )
-
-
-def _are_grouped(value: Any) -> bool:
-    """Whether these are names, or lists of names."""
-    return are_names(value) or (isinstance(value, (tuple, list)) and all(are_names(each) for each in value))
-
-
-def are_expressions(value: Any) -> bool:
-    """Whether these are names and regular expressions that are matched quickly."""
-    return are_names(value) and sum(map(_steps, value or ())) <= _STEPS
+def _are_expressions(value: Any) -> bool:
+    return _are_names(value) and sum(map(_steps, value or ())) <= _STEPS
 
 
 def _are_targets(value: Any) -> bool:
-    """Whether these are names, and regular expressions behind `re:`."""
-    return are_names(value) and are_expressions([name[3:] for name in value or () if name.startswith("re:")])
+    return _are_names(value) and _are_expressions([name[3:] for name in value or () if name.startswith("re:")])
 
 
 def _steps(pattern: str) -> float:
@@ -64,16 +54,19 @@ def _steps(pattern: str) -> float:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError):
         return math.inf
-    found = [match.lastgroup for match in _CHOICES.finditer(pattern)]
-    repeats, branches = found.count("repeats"), found.count("branches")
-    if re.search(r"\)[*+?{]", pattern) or repeats + branches > _LONGEST // 10:
+    if re.search(r"\)[*+?{]", pattern):
         return math.inf
+    found = [match.lastgroup for match in _CHOICES.finditer(pattern)]
+    repeats, branches = (min(50, found.count(kind)) for kind in ("repeats", "branches"))
     return math.comb(_NAME + repeats, repeats) * 2.0**branches
 
 
 GROUP = Values("a positive integer or -1", lambda value: value == -1 or _is_size(value))
-BLOCK = Values("two positive integers or None", lambda value: value is None or _is_block(value))
-NAMES = Values("a list of short names", are_names)
-EXPRESSIONS = Values("a list of short names and simple regular expressions", are_expressions)
-GROUPED_NAMES = Values("a list of short names or of lists of them", _are_grouped)
+BLOCK = Values("two positive sizes", lambda value: value is None or (_is_list(value, _is_size) and len(value) == 2))
+DICT = Values("a dict", lambda value: value is None or isinstance(value, dict))
+NAMES = Values("a list of short names", _are_names)
+GROUPED_NAMES = Values(
+    "a list of short names or of lists of them", lambda value: _are_names(value) or _is_list(value, _are_names)
+)
+EXPRESSIONS = Values("a list of short names and simple regular expressions", _are_expressions)
 TARGETS = Values("a list of names, classes and simple regular expressions behind 're:'", _are_targets)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from torch_ir.errors import ExportError, did_you_mean
 from torch_ir.llm import dequantize
-from torch_ir.llm.quantization_options import BLOCK, EXPRESSIONS, GROUP, GROUPED_NAMES, NAMES, TARGETS, Values
+from torch_ir.llm.quantization_options import BLOCK, DICT, EXPRESSIONS, GROUP, GROUPED_NAMES, NAMES, TARGETS, Values
 
 
 @dataclass(frozen=True)
@@ -392,7 +392,7 @@ _METHODS: dict[str, _Method] = {
     "compressed-tensors": _Method(
         _read_compressed,
         {
-            "config_groups": (), "format": (), "ignore": TARGETS, "quantization_status": ("compressed",),
+            "config_groups": DICT, "format": (), "ignore": TARGETS, "quantization_status": ("compressed",),
             "sparsity_config": (None, {}), "transform_config": (None, {}),
         },
         ("dequantize", "global_compression_ratio", "kv_cache_scheme", "run_compressed", "use_optimized_inference",

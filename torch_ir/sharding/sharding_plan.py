@@ -135,8 +135,8 @@ def _rows_of(config: Any, name: str) -> dict[str, str]:
     rows = getattr(config, name, None) or {}
     texts = [text for row in rows.items() for text in row] if isinstance(rows, dict) else [None]
     if len(texts) > 2 * _MOST_PATTERNS or not all(isinstance(text, str) and len(text) <= _LONGEST for text in texts):
-        limits = f"at most {_MOST_PATTERNS} module paths, each with a style, of {_LONGEST} characters"
-        raise ShardError(f"{name} of {type(config).__name__} is not a plan: expected {limits}")
+        expected = f"expected at most {_MOST_PATTERNS} module paths, each with a style, of {_LONGEST} characters"
+        raise ShardError(f"{name} of {type(config).__name__} is not a plan: {expected}")
     return dict(rows)
 
 

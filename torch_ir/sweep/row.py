@@ -7,14 +7,6 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any
 
-_KINDS: dict[str, tuple[type, ...]] = {
-    "str": (str,),
-    "float": (float, int),
-    "int | None": (int, type(None)),
-    "float | None": (float, int, type(None)),
-    "str | None": (str, type(None)),
-}
-
 
 class Status(str, Enum):
     """The outcome: `refused` is an error raised by torch_ir, `failed` any other error or a wrong result."""
@@ -65,8 +57,8 @@ class Row:
         """Return the row of a record, ignoring unknown fields; raise TypeError or UnicodeError for a wrong value."""
         found = cls(**{field.name: record[field.name] for field in fields(cls) if field.name in record})
         for field in fields(cls):
-            kinds = _KINDS[str(field.type)]
-            if type(value := getattr(found, field.name)) not in kinds:
+            kinds = str(field.type).replace("float", "float | int").replace("None", "NoneType").split(" | ")
+            if type(value := getattr(found, field.name)).__name__ not in kinds:
                 raise TypeError(f"{field.name} is {value!r:.80}")
             str(value).encode()  # refuses half of a surrogate pair
         return found

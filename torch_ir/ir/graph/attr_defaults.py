@@ -33,5 +33,4 @@ def _absent(op_type: str, names: tuple[str, ...]) -> list[tuple[str, Any]]:
 @cache
 def _table() -> dict[str, dict[str, Any]]:
     """Return the default of each argument, as in a JSON file, by op_type."""
-    found: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-    return found
+    return dict(json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8")))
