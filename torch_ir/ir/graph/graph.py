@@ -16,6 +16,7 @@ from torch_ir.ir.checks.limits import UNLIMITED, Limits
 from torch_ir.ir.files.atomic_write import is_stream, real_target
 from torch_ir.ir.files.side_file import INLINE_LIMIT, Folder, SideFile, read_pair, write_pair
 from torch_ir.ir.files.sniff_file import sniffed_errors
+from torch_ir.ir.graph.attr_defaults import fill_defaults
 from torch_ir.ir.graph.constant_data import Array, TensorData
 from torch_ir.ir.graph.edits import erase, insert
 from torch_ir.ir.graph.garbage_collection import uncollected
@@ -74,6 +75,8 @@ class IR:
         extensions: Mapping[str, Any] | None = None,
     ) -> None:
         self.nodes = list(nodes)
+        for node in self.nodes:
+            fill_defaults(node)
         self._places: dict[str, int] = {}  # node name -> position, as of the last lookup
         self.graph_inputs = list(graph_inputs)
         self.params = _params(weights, weight_name_mapping or {}, constants or {}) if params is None else list(params)
