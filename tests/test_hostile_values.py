@@ -12,7 +12,7 @@ from torch_ir import optimize
 from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.analysis.values.constants import Constants
 from torch_ir.errors import GraphError, ShapeError
-from torch_ir.ir import IR, Layout, OpNode, Param, TensorMeta
+from torch_ir.ir import IR, Layout, Limits, OpNode, Param, TensorMeta
 from torch_ir.ir.checks.limits import Budget
 from torch_ir.llm.forms.fixed_parts import new_budget, values_at
 from torch_ir.ops.tensor_data import from_tensor
@@ -106,7 +106,9 @@ def test_masks_are_computed_here_or_in_a_child(
     ir = IR([OpNode("y", op_type, constants, [y], attrs, args=names)], [x], [y], params=constants)
     asked = []
 
-    def execute(part: IR, inputs: list[object], weights: object, *, isolated: bool) -> tuple[torch.Tensor]:
+    def execute(
+        part: IR, inputs: list[object], weights: object, *, isolated: bool, limits: Limits
+    ) -> tuple[torch.Tensor]:
         asked.append(isolated)
         return (torch.zeros(3),)
 

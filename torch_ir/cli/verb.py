@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch_ir.cli.models.model_kinds import did_you_mean_file, is_model
 from torch_ir.cli.progress import show_progress
 from torch_ir.errors import CommandError, MissingFileError, SerializationError, TorchIRError, printable
+from torch_ir.ir.checks.work import working
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -160,7 +161,7 @@ def load_graph(path: str) -> IR:
         raise CommandError(f"{path} is not a graph file{did_you_mean_file(path) or capture}")
     show_progress(f"reading {path}")
     try:
-        return load_protobuf(path) if is_protobuf(path) else IR.load(path)
+        ir = load_protobuf(path) if is_protobuf(path) else IR.load(path)
     except MissingFileError as error:
         raise MissingFileError(f"{error}{did_you_mean_file(path)}") from None
     except SerializationError as error:
@@ -169,6 +170,9 @@ def load_graph(path: str) -> IR:
         raise
     except TorchIRError as error:
         raise SerializationError(f"{path}: {error}") from None
+    with working() as work:
+        work.admit(ir)
+    return ir
 
 
 def load_checked(path: str) -> IR:

@@ -39,11 +39,12 @@ _READS_IGNORED = frozenset(("aten.nll_loss.default",))
 _SUMS = ("prims.sum.default", "prims.prod.default")
 
 
-def decomposed(node: OpNode, device: str = "cpu", *, prims: bool = False) -> IR | str:
+def decomposed(node: OpNode, device: str = "cpu", *, prims: bool = False, conjugated: bool | None = None) -> IR | str:
     """Return the body of a function that computes the node with simpler operators, or why there is none.
 
     Its inputs and outputs correspond to those of the node, in order. It is functional, and new tensors are on `device`.
-    With `prims`, its operators may be torch's primitives. Where torch has no decomposition, ours is used.
+    With `prims`, its operators may be torch's primitives. Where torch has no decomposition, ours is used. `conjugated`
+    is whether an input `may_be_conjugated`; by default, their producers are asked.
     """
     found = _operator_of(node)
     if isinstance(found, str):
@@ -53,9 +54,11 @@ def decomposed(node: OpNode, device: str = "cpu", *, prims: bool = False) -> IR 
     shapes: list[Any] = [tensor.shape for tensor in node.inputs]
     if not may_call_rule(found, shapes, {tensor.dtype for tensor in node.inputs}, node.attrs):
         return NO_RULE
+    if conjugated is None:
+        conjugated = any(map(may_be_conjugated, node.inputs))
     why = NO_RULE
     for rule, recorder in _rules(found):
-        body = _recorded(node, found, rule, recorder, device, prims)
+        body = _recorded(node, found, rule, recorder, device, prims, conjugated)
         if isinstance(body, IR):
             return body
         why = body
@@ -114,7 +117,13 @@ def _rules(found: OpOverload) -> Iterator[tuple[Callable[..., Any], Callable[...
 
 
 def _recorded(
-    node: OpNode, found: OpOverload, rule: Callable[..., Any], recorder: Callable[..., Any], device: str, prims: bool
+    node: OpNode,
+    found: OpOverload,
+    rule: Callable[..., Any],
+    recorder: Callable[..., Any],
+    device: str,
+    prims: bool,
+    conjugated: bool,
 ) -> IR | str:
     """Record a decomposition of torch for the arguments of a node, if it is simpler than the node."""
     body = _traced(node, found, rule, recorder, device)
@@ -124,7 +133,7 @@ def _recorded(
         return NO_RULE
     if any(map(_reads_from_an_offset, body.nodes)):
         return "torch's decomposition counts elements from the start of the storage, which a view does not have"
-    if any(step.op_type == _PAIRS for step in body.nodes) and any(map(may_be_conjugated, node.inputs)):
+    if conjugated and any(step.op_type == _PAIRS for step in body.nodes):
         return "torch's decomposition does not read conjugated numbers"
     return "torch's decomposition writes in place" if any(map(writes_in_place, body.nodes)) else body
 

@@ -90,6 +90,7 @@ def subgraph(ir: IR, inputs: Tensors, outputs: Tensors) -> IR:
         device=ir.device,
         mesh=ir.mesh,
         modules=ir.modules,
+        limits=ir.limits,
     ).check()
 
 

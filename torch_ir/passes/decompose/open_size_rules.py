@@ -9,12 +9,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any
 
 from torch_ir.analysis.shapes.open_sizes import Points, expressed, products
+from torch_ir.analysis.shapes.shape_worker import WORKER
 from torch_ir.errors import ConversionError, TorchIRError
 from torch_ir.ir import IR, Expr, OpNode, TensorMeta, evaluate
 from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ops.calling import mapped
-from torch_ir.ops.decompose import decomposed, recorded
+from torch_ir.ops.decompose import recorded
 from torch_ir.ops.own_decompositions import OWN_DECOMPOSITIONS, SizedRule
 
 
@@ -39,7 +40,7 @@ def decomposed_at_all_sizes(
     `sizes` returns points and edges for `decomposed_openly`; it is called for symbolic sizes.
     """
     if not has_open_sizes(node):
-        return decomposed(node, device, prims=prims) if rule is None else recorded(node, rule, device)
+        return WORKER.decompose(node, device, prims=prims) if rule is None else recorded(node, rule, device)
     rule = OWN_DECOMPOSITIONS.get(node.op_type) if rule is None else rule
     if rule is None:
         return decomposed_openly(node, device, *sizes())
@@ -52,7 +53,7 @@ def decomposed_openly(
     device: str,
     points: Points,
     edges: Points,
-    at_one_size: Callable[[OpNode, str], IR | str] = decomposed,
+    at_one_size: Callable[[OpNode, str], IR | str] = WORKER.decompose,
     sizes: Iterable[Dim] = (),
 ) -> IR | str:
     """Return a function body that computes the node at all sizes, or the reason why there is none.

@@ -1,0 +1,124 @@
+"""Work: what all analyses of a file may spend together, in one command or one call of a public function.
+
+Each call of a shape rule, decomposition or kernel has its own limits; these are the limits of their sum. A graph that a
+program built has none.
+
+    with working(ir):                # joins the work of the caller, if there is any
+        with spending():             # counts CPU time against `Limits.analysis_seconds`
+            made = rule(...)
+        spend_tensors(len(made))     # against `Limits.derived_tensors`; both raise LimitError
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from torch_ir.errors import LimitError
+from torch_ir.ir.checks.limits import allow_more
+
+if TYPE_CHECKING:
+    from torch_ir.ir.graph.graph import IR
+
+_SECONDS, _TENSORS = 0.02, 64  # more for each node of a file
+G = TypeVar("G")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Work:
+    """CPU seconds, and tensors that no file contains: how many are allowed, and how many were spent."""
+
+    def __init__(self) -> None:
+        self.seconds = self._tensors = math.inf
+        self.seconds_spent = self._tensors_spent = 0.0
+
+    def admit(self, ir: IR) -> None:
+        """Allow the work that a graph of a file may need; without such a graph, all work is allowed."""
+        if ir.limits is None:
+            return
+        if self.seconds == math.inf:
+            self.seconds, self._tensors = ir.limits.analysis_seconds, ir.limits.derived_tensors
+        nodes = sum(len(graph.nodes) for graph in ir.all_graphs())
+        self.seconds += nodes * _SECONDS
+        self._tensors += nodes * _TENSORS
+
+    def spend(self, seconds: float = 0.0, tensors: int = 0) -> None:
+        """Count work that was done; raise LimitError if it exceeds what is allowed."""
+        self.seconds_spent += seconds
+        self._tensors_spent += tensors
+        if self._tensors_spent > self._tensors:
+            raise _too_much("derived_tensors", f"{self._tensors:.0f} tensors that are not in the file")
+        if self.seconds_spent > self.seconds:
+            raise self.overtime()
+
+    def overtime(self) -> LimitError:
+        """Return the error about too many seconds."""
+        return _too_much("analysis_seconds", f"{self.seconds:.0f} s of CPU time")
+
+
+_current: ContextVar[Work | None] = ContextVar("work", default=None)
+
+
+def current_work() -> Work | None:
+    """Return the work in progress; None if no file limits it."""
+    work = _current.get()
+    return None if work is None or work.seconds == math.inf else work
+
+
+@contextmanager
+def working(ir: IR | None = None) -> Iterator[Work]:
+    """Count the work of a block within the limits of a graph's file, unless a caller counts already."""
+    if (outer := _current.get()) is not None:
+        yield outer
+        return
+    work = Work()
+    if ir is not None:
+        work.admit(ir)
+    token = _current.set(work)
+    try:
+        yield work
+    finally:
+        _current.reset(token)
+
+
+def bounded(function: Callable[Concatenate[G, P], T]) -> Callable[Concatenate[G, P], T]:
+    """Let a function of a graph, or of a model, do only the work that the limits of the graph's file allow."""
+
+    @functools.wraps(function)
+    def call(graph: G, *args: P.args, **options: P.kwargs) -> T:
+        if getattr(graph, "limits", None) is None:
+            return function(graph, *args, **options)
+        with working(graph):  # type: ignore[arg-type]  # only an IR has limits
+            return function(graph, *args, **options)
+
+    return call
+
+
+@contextmanager
+def spending(clock: Callable[[], float] = time.thread_time) -> Iterator[None]:
+    """Count the time of a block: the CPU time of this thread, or what another clock says, for a child process."""
+    if (work := current_work()) is None:
+        yield
+        return
+    started = clock()
+    try:
+        yield
+    finally:
+        work.seconds_spent += clock() - started
+    work.spend()
+
+
+def spend_tensors(count: int) -> None:
+    """Count tensors that were inferred or decomposed."""
+    if (work := current_work()) is not None:
+        work.spend(tensors=count)
+
+
+def _too_much(name: str, what: str) -> LimitError:
+    return LimitError(f"analysing the file takes more than {what}", "$", rule="R2", hint=allow_more(name))
