@@ -13,7 +13,7 @@ from typing import Any
 
 from torch_ir._version import __version__
 from torch_ir.cli.arguments.named_files import check_files
-from torch_ir.cli.overtime import OvertimeError, timed
+from torch_ir.cli.file_limits import limited
 from torch_ir.cli.parser import Program, UsageError
 from torch_ir.cli.progress import progress
 from torch_ir.cli.stdout import STDOUT, settle_stdout
@@ -34,7 +34,6 @@ from torch_ir.errors import (
     WeightWarning,
     printable,
 )
-from torch_ir.ir.checks.work import working
 
 _OF_MACHINE = "this machine"  # the group whose commands are in the folder `machine`
 _GROUPS = {
@@ -89,12 +88,8 @@ def _run(program: str, words: list[str]) -> int:
             settle_stdout(arguments)
             check_files(arguments)
             _import_code(arguments)
-            with working() as work:
-                try:
-                    with timed(arguments, work):
-                        status: int = arguments.run(arguments)
-                except OvertimeError:
-                    raise work.overtime() from None
+            with limited(arguments):
+                status: int = arguments.run(arguments)
         return status
     except TerminatedError as error:
         return error.status

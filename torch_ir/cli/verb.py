@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from torch_ir.cli.models.model_kinds import did_you_mean_file, is_model
 from torch_ir.cli.progress import show_progress
 from torch_ir.errors import CommandError, MissingFileError, SerializationError, TorchIRError, printable
-from torch_ir.ir.checks.work import working
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,6 +46,7 @@ def add_verb(program: Program, name: str, verb: ModuleType, other_names: Sequenc
         "import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable",
         dest="imports",
     )
+    argument(parser, "--limit NAME=N...", "raise a limit on graph files, such as analysis_seconds=600", dest="limits")
     verb.add_arguments(parser)
     parser.set_defaults(run=verb.run)
 
@@ -155,13 +155,16 @@ def load_graph(path: str) -> IR:
     """Load a graph file; every error names the file."""
     from torch_ir.formats import is_protobuf, load_protobuf
     from torch_ir.ir import IR
+    from torch_ir.ir.checks.work import working
 
     if is_model(path):
         capture = f"; a model is captured first: torch-ir extract {shlex.quote(path)} -o graph.json"
         raise CommandError(f"{path} is not a graph file{did_you_mean_file(path) or capture}")
     show_progress(f"reading {path}")
     try:
-        ir = load_protobuf(path) if is_protobuf(path) else IR.load(path)
+        with working() as work:
+            ir = load_protobuf(path, work.limits) if is_protobuf(path) else IR.load(path, work.limits)
+            work.admit(ir)
     except MissingFileError as error:
         raise MissingFileError(f"{error}{did_you_mean_file(path)}") from None
     except SerializationError as error:
@@ -170,8 +173,6 @@ def load_graph(path: str) -> IR:
         raise
     except TorchIRError as error:
         raise SerializationError(f"{path}: {error}") from None
-    with working() as work:
-        work.admit(ir)
     return ir
 
 

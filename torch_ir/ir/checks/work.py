@@ -17,24 +17,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from torch_ir.errors import LimitError
-from torch_ir.ir.checks.limits import allow_more
+from torch_ir.ir.checks.limits import Limits, allow_more
 
 if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR
 
-_SECONDS, _TENSORS = 0.02, 64  # more for each node of a file
-G = TypeVar("G")
-P = ParamSpec("P")
-T = TypeVar("T")
+_SECONDS, _TENSORS = 0.05, 64  # more for each node of a file
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Work:
     """CPU seconds, and tensors that no file contains: how many are allowed, and how many were spent."""
 
     def __init__(self) -> None:
+        self.limits = Limits()  # of the files that a command reads
         self.seconds = self._tensors = math.inf
         self.seconds_spent = self._tensors_spent = 0.0
 
@@ -87,17 +86,18 @@ def working(ir: IR | None = None) -> Iterator[Work]:
         _current.reset(token)
 
 
-def bounded(function: Callable[Concatenate[G, P], T]) -> Callable[Concatenate[G, P], T]:
-    """Let a function of a graph, or of a model, do only the work that the limits of the graph's file allow."""
+def bounded(function: F) -> F:
+    """Let a function whose first argument is `ir` do only the work that the limits of its file allow."""
 
     @functools.wraps(function)
-    def call(graph: G, *args: P.args, **options: P.kwargs) -> T:
-        if getattr(graph, "limits", None) is None:
-            return function(graph, *args, **options)
-        with working(graph):  # type: ignore[arg-type]  # only an IR has limits
-            return function(graph, *args, **options)
+    def call(*args: Any, **options: Any) -> Any:
+        graph = args[0] if args else options.get("ir")
+        if getattr(graph, "limits", None) is None:  # made by a program, or a model
+            return function(*args, **options)
+        with working(graph):
+            return function(*args, **options)
 
-    return call
+    return cast(F, call)
 
 
 @contextmanager
