@@ -94,6 +94,10 @@ def test_a_kernel_that_trusts_its_operands_is_not_run(name: str) -> None:
         ("aten.remainder.Scalar", {"other": -1}, "int64", False),
         ("aten.floor_divide.default", {}, "int64", False),
         ("aten.div.Tensor", {}, "float32", True),
+        ("aten.roll.default", {"shifts": [0] * 3, "dims": [0] * 3}, "float32", True),
+        ("aten.roll.default", {"shifts": [0] * 60_000, "dims": [0] * 60_000}, "float32", False),
+        ("aten.tile.default", {"dims": [1] * 200_000}, "float32", False),
+        ("aten.tile.default", {"dims": [2]}, "float32", False),  # whose result has another shape than it declares
     ],
 )
 def test_masks_are_computed_here_or_in_a_child(

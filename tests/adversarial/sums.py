@@ -1,129 +1,66 @@
-"""Small files whose nodes each pass every check of one call, and together request seconds or gigabytes."""
+"""Small files whose nodes pass every check of one call, and together request seconds or gigabytes."""
 
-from collections.abc import Callable
+import random
 from typing import Any
 
 from tests.adversarial.nodes import chain, op_node
-from tests.graphs import tensor, weight
-from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
+from tests.graphs import tensor
+from torch_ir.ir import IR, Dtype, OpNode, TensorMeta
 
-_NO_OPTIONS = {"dtype": None, "layout": None, "device": None, "pin_memory": None}
+NO_OPTIONS = {"dtype": None, "layout": None, "device": None, "pin_memory": None}
 
 
 def _node(name: str, op: str, inputs: dict[str, TensorMeta], *outputs: TensorMeta, **attrs: Any) -> OpNode:
     return OpNode(name, f"aten.{op}", inputs.values(), outputs, attrs, args=inputs)
 
 
-def _alone(make: Callable[[int], OpNode], count: int) -> IR:
-    """A graph of independent nodes, whose inputs are those of the graph, and whose outputs all are outputs."""
-    nodes = [make(index) for index in range(count)]
-    inputs = {source.name: source for node in nodes for source in node.inputs}
-    return IR(nodes, inputs.values(), [out for node in nodes for out in node.outputs])
-
-
-def splits(count: int = 100) -> IR:
-    """Each is in 16,383 pieces."""
-    x = tensor("x", 16_383, 1)
-    ir = _alone(
-        lambda i: _node(
-            f"y{i}", "split.Tensor", {"self": tensor("x", 16_383, i + 1)}, tensor(f"y{i}", 1), split_size=1, dim=0
-        ),
-        1,
-    )
-    nodes = []
-    inputs = []
-    for i in range(count):
-        x = tensor(f"x{i}", 16_383, i + 1)
-        inputs.append(x)
-        nodes.append(_node(f"y{i}", "split.Tensor", {"self": x}, tensor(f"y{i}", 1), split_size=1, dim=0))
+def splits(count: int, pieces: int = 16_383) -> IR:
+    """Different tensors, each split in many pieces; each node declares one."""
+    inputs = [tensor(f"x{index}", pieces, index + 1) for index in range(count)]
+    nodes = [
+        _node(f"y{index}", "split.Tensor", {"self": x}, tensor(f"y{index}", 1, index + 1), split_size=1, dim=0)
+        for index, x in enumerate(inputs)
+    ]
     return IR(nodes, inputs, [node.output for node in nodes])
 
 
-def recurrent(count: int, steps: int, layers: int, kind: str = "gru", both: bool = False) -> IR:
-    nodes, inputs, params = [], [], []
-    for i in range(count):
-        x = tensor(f"x{i}", steps, 1, i + 1)
-        hx = tensor(f"h{i}", layers * (2 if both else 1), 1, 1)
-        inputs += [x, hx]
-        given = {"input": x}
-        if kind == "lstm":
-            c = tensor(f"c{i}", *hx.shape)
-            inputs.append(c)
-            given |= {"hx.0": hx, "hx.1": c}
-        else:
-            given["hx"] = hx
-        gates = {"gru": 3, "lstm": 4}[kind]
-        number = 0
-        for layer in range(layers):
-            for _ in range(2 if both else 1):
-                width = (i + 1) if layer == 0 else (2 if both else 1)
-                for shape in ((gates, width), (gates, 1)):
-                    w = tensor(f"w{i}_{number}", *shape)
-                    inputs.append(w)
-                    given[f"params.{number}"] = w
-                    number += 1
-        outs = [tensor(f"y{i}", steps, 1, 2 if both else 1), tensor(f"yh{i}", *hx.shape)]
-        if kind == "lstm":
-            outs.append(tensor(f"yc{i}", *hx.shape))
-        nodes.append(
-            _node(
-                f"n{i}",
-                f"{kind}.input",
-                given,
-                *outs,
-                has_biases=False,
-                num_layers=layers,
-                dropout=0.0,
-                train=False,
-                bidirectional=both,
-                batch_first=False,
-            )
-        )
+def recurrent(count: int, steps: int) -> IR:
+    """Different `gru` nodes over so many steps, each of which becomes operators of its own in a decomposition."""
+    nodes, inputs = [], []
+    for index in range(count):
+        given = {
+            "input": tensor(f"x{index}", steps, 1, index + 1),
+            "hx": tensor(f"h{index}", 1, 1, 1),
+            "params.0": tensor(f"w{index}", 3, index + 1),
+            "params.1": tensor(f"u{index}", 3, 1),
+        }
+        inputs += given.values()
+        made = (tensor(f"y{index}", steps, 1, 1), tensor(f"z{index}", 1, 1, 1))
+        attrs = {"has_biases": False, "num_layers": 1, "dropout": 0.0, "train": False, "bidirectional": False}
+        nodes.append(_node(f"y{index}", "gru.input", given, *made, **attrs, batch_first=False))
     return IR(nodes, inputs, [out for node in nodes for out in node.outputs])
 
 
-def rolls(count: int, shifts: int, size: int = 1 << 17) -> IR:
-    """Folded: each moves a megabyte so often."""
-    first = op_node("c", "arange.default", [], (size,), end=size, **_NO_OPTIONS)
-    first.output.dtype = "int64"
-    nodes = chain(
-        first.output,
-        count,
-        lambda i, t: op_node(f"y{i}", "roll.default", [t], t.shape, shifts=[1] * shifts, dims=[0] * shifts),
-    )
+def rolls(count: int, shifts: int, size: int = 1 << 20) -> IR:
+    """A constant that is moved so often by each node."""
+    first = op_node("c", "arange.default", [], (size,), end=size, **{**NO_OPTIONS, "dtype": Dtype("uint8")})
+    first.output.dtype = "uint8"
+    attrs = {"shifts": [1] * shifts, "dims": [0] * shifts}
+    nodes = chain(first.output, count, lambda i, t: op_node(f"y{i}", "roll.default", [t], t.shape, **attrs))
     return IR([first, *nodes], [], [nodes[-1].output])
 
 
-def overlapping_buffers(count: int = 990) -> IR:
-    import random
-
+def lifetimes(count: int) -> IR:
+    """Buffers of random sizes, about forty at a time, until the sum of each is taken."""
     draw = random.Random(0)
-    x = tensor("x", 1)
-    nodes = []
-    for i in range(count):
-        sources = [x] if i < 2 else [x]
-        size = draw.randint(1, 10_000)
-        nodes.append(
-            _node(f"y{i}", "new_zeros.default", {"self": x}, tensor(f"y{i}", size), size=[size], **_NO_OPTIONS)
-        )
-    # each is read later
-    reads = []
-    order = list(range(count))
-    for i in order:
-        pass
-    out = []
-    seq = []
-    pending = []
-    for i, node in enumerate(nodes):
-        seq.append(node)
-        pending.append(node)
-        while len(pending) > 1 and draw.random() < 0.45 + 0.0005 * len(pending):
-            one = pending.pop(draw.randrange(len(pending)))
-            r = _node(f"r{one.name}", "sum.default", {"self": one.output}, tensor(f"r{one.name}"), dtype=None)
-            seq.append(r)
-            out.append(r.output)
-    for one in pending:
-        r = _node(f"r{one.name}", "sum.default", {"self": one.output}, tensor(f"r{one.name}"), dtype=None)
-        seq.append(r)
-        out.append(r.output)
-    return IR(seq, [x], out)
+    x, nodes, alive = tensor("x", 1), [], []
+    while len(nodes) < 2 * count:
+        if len(nodes) - len(alive) < 2 * count and len(alive) < 40:
+            size = draw.randint(1, 50_000)
+            made = tensor(f"y{len(nodes)}", size)
+            alive.append(_node(made.name, "new_zeros.default", {"self": x}, made, size=[size], **NO_OPTIONS))
+            nodes.append(alive[-1])
+        else:
+            ended = alive.pop(draw.randrange(len(alive))).output
+            nodes.append(_node(f"y{len(nodes)}", "sum.default", {"self": ended}, tensor(f"y{len(nodes)}"), dtype=None))
+    return IR(nodes, [x], [node.output for node in nodes if "sum" in node.op_type])
