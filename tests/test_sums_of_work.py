@@ -97,6 +97,13 @@ def test_decompositions_of_a_file_end_in_time() -> None:
     assert time.monotonic() - started < 100
 
 
+def test_nodes_with_wrong_results_are_not_decomposed() -> None:
+    """Recording the pieces of sixty tensors would take minutes."""
+    with at_most(15):
+        report = str(coverage(read(splits(3)), TANH))
+    assert "its declared results are not those of torch's shape rule" in report
+
+
 def test_decompositions_of_a_file_are_those_of_the_graph() -> None:
     ir = recurrent(2, 3)
     assert str(coverage(read(ir), TANH)) == str(coverage(ir, TANH))

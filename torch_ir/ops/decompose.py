@@ -46,7 +46,7 @@ def decomposed(node: OpNode, device: str = "cpu", *, prims: bool = False, conjug
     With `prims`, its operators may be torch's primitives. Where torch has no decomposition, ours is used. `conjugated`
     is whether an input `may_be_conjugated`; by default, their producers are asked.
     """
-    found = _operator_of(node)
+    found = operator_of(node)
     if isinstance(found, str):
         return found
     if node.op_type in OWN_DECOMPOSITIONS:
@@ -70,13 +70,13 @@ def recorded(node: OpNode, rule: Callable[..., Any], device: str = "cpu") -> IR 
 
     A rule that does not apply returns NotImplemented.
     """
-    found = _operator_of(node)
+    found = operator_of(node)
     if isinstance(found, str):
         return found
     return _traced(node, found, rule, partial(make_fx, pre_dispatch=True), device)
 
 
-def _operator_of(node: OpNode) -> OpOverload | str:
+def operator_of(node: OpNode) -> OpOverload | str:
     """Return the operator of a node if it can be recorded, or why it cannot."""
     found = find_operator(node.op_type)
     if not isinstance(found, OpOverload):

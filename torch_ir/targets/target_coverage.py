@@ -219,10 +219,10 @@ class _Settling:
         return self.known[key]
 
     def _decomposed(self, node: OpNode, why: str, around: frozenset[str]) -> tuple[dict[str, None], dict[str, str]]:
-        from torch_ir.analysis.shapes.shape_worker import WORKER  # imports torch
+        from torch_ir.analysis.shapes.decompositions import decomposed  # imports torch
 
         own = self.ir.functions.get(node.attrs["function"]) if node.is_call else None
-        body = own or WORKER.decompose(node, self.ir.device)
+        body = own or decomposed(node, self.ir.device)
         if isinstance(body, str):
             return {}, {node.op_type: body if len(around) == 1 else why}
         parts: dict[str, None] = {}

@@ -24,10 +24,8 @@ import torch
 
 from torch_ir.analysis.shapes.shape_rules import Made, call_rule
 from torch_ir.errors import SerializationError
-from torch_ir.ir import IR, OpNode
-from torch_ir.ir.checks.work import current_work, spend_tensors
+from torch_ir.ir.checks.work import current_work
 from torch_ir.ir.graph.attr_types import DTYPES
-from torch_ir.ops.decompose import decomposed, may_be_conjugated
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import OpOverload
 from torch_ir.processes.forked_child import CAN_FORK, ForkedChild
@@ -40,7 +38,6 @@ _MOST_FAILURES = 3  # calls without an answer, after which an operator is not ca
 _BYTES = 1 << 26  # of one answer
 _MEMORY = 3 << 30  # that the child may use beyond the memory of this process
 _RANK = 1 << 10
-_NO_ANSWER = "torch's decomposition crashes, or takes too much time or memory"
 T = TypeVar("T")
 
 
@@ -56,20 +53,14 @@ class ShapeWorker:
         self, operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]
     ) -> list[Made] | str:
         """Return what `shape_rules.call_rule` does, and an empty string if the child does not answer."""
-        found = self._ask(str(operator), (_rule, str(operator), dict(tensors), dict(attrs)), _SECONDS, _checked)
+        found = self.ask(str(operator), (_rule, str(operator), dict(tensors), dict(attrs)), _SECONDS, _checked)
         return "" if found is None else found
 
-    def decompose(self, node: OpNode, device: str = "cpu", *, prims: bool = False) -> IR | str:
-        """Return what `ops.decompose.decomposed` does for a node of an untrusted graph."""
-        if (work := current_work()) is None:
-            return decomposed(node, device, prims=prims)
-        question = (_decomposition, _alone(node), device, prims, any(map(may_be_conjugated, node.inputs)))
-        body = self._ask(node.op_type, question, work.seconds, _body)
-        spend_tensors(len(body.nodes) if isinstance(body, IR) else 1)
-        return _NO_ANSWER if body is None else body
+    def ask(self, operator: str, question: tuple[Any, ...], seconds: float, read: Callable[[Any], T]) -> T | None:
+        """Return what a function returns in the child; None if it crashes, or takes more seconds of CPU time.
 
-    def _ask(self, operator: str, question: tuple[Any, ...], seconds: float, read: Callable[[Any], T]) -> T | None:
-        """Return the child's answer; None if it has none within so many seconds of CPU time."""
+        The question is a function of this package and its arguments; `read` checks the JSON value that it returns.
+        """
         if not CAN_FORK or self._failures[operator] >= _MOST_FAILURES:
             return None
         if (work := current_work()) is not None:
@@ -132,23 +123,6 @@ def _serve(questions: Connection, answers: Connection) -> None:
 def _rule(name: str, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
     operator: Any = find_operator(name)
     return call_rule(operator, tensors, attrs)
-
-
-def _decomposition(graph: IR, device: str, prims: bool, conjugated: bool) -> list[str] | str:
-    """Return the JSON of a decomposition in a list, or why there is none."""
-    body = decomposed(graph.nodes[0], device, prims=prims, conjugated=conjugated)
-    return [body.to_json()] if isinstance(body, IR) else body
-
-
-def _alone(node: OpNode) -> IR:
-    """Return a graph of one node."""
-    copies = {tensor: tensor.copy() for tensor in (*node.inputs, *node.outputs)}
-    copy = node.copy(copies.__getitem__)
-    return IR([copy], dict.fromkeys(copy.inputs), copy.outputs)
-
-
-def _body(answer: Any) -> IR | str:
-    return answer if isinstance(answer, str) else IR.from_json(*answer)
 
 
 def _checked(answer: Any) -> list[Made] | str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from torch_ir.analysis.shapes.decompositions import decomposed
 from torch_ir.analysis.shapes.open_sizes import Points, expressed, products
-from torch_ir.analysis.shapes.shape_worker import WORKER
 from torch_ir.errors import ConversionError, TorchIRError
 from torch_ir.ir import IR, Expr, OpNode, TensorMeta, evaluate
 from torch_ir.ir.graph.attr_types import values_in
@@ -40,7 +40,7 @@ def decomposed_at_all_sizes(
     `sizes` returns points and edges for `decomposed_openly`; it is called for symbolic sizes.
     """
     if not has_open_sizes(node):
-        return WORKER.decompose(node, device, prims=prims) if rule is None else recorded(node, rule, device)
+        return decomposed(node, device, prims=prims) if rule is None else recorded(node, rule, device)
     rule = OWN_DECOMPOSITIONS.get(node.op_type) if rule is None else rule
     if rule is None:
         return decomposed_openly(node, device, *sizes())
@@ -53,7 +53,7 @@ def decomposed_openly(
     device: str,
     points: Points,
     edges: Points,
-    at_one_size: Callable[[OpNode, str], IR | str] = WORKER.decompose,
+    at_one_size: Callable[[OpNode, str], IR | str] = decomposed,
     sizes: Iterable[Dim] = (),
 ) -> IR | str:
     """Return a function body that computes the node at all sizes, or the reason why there is none.
