@@ -32,19 +32,19 @@ from torch_ir.ops.torch_internals import DisableTorchFunction, OpOverload, can_d
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_name, to_torch
 
 NO_RULE = "torch has no decomposition of it"
-_PAIRS = "aten.view_as_real.default"
+PAIRS = "aten.view_as_real.default"
+READS_PAIRS = "torch's decomposition does not read conjugated numbers"
 _CONJUGATES = frozenset(f"aten.{name}.default" for name in ("_conj", "conj", "adjoint", "mH", "matrix_H"))
 # torch's rule reads the class of a target that is ignored, which may be none; the operator's own kernel does not
 _READS_IGNORED = frozenset(("aten.nll_loss.default",))
 _SUMS = ("prims.sum.default", "prims.prod.default")
 
 
-def decomposed(node: OpNode, device: str = "cpu", *, prims: bool = False, conjugated: bool | None = None) -> IR | str:
+def decomposed(node: OpNode, device: str = "cpu", *, prims: bool = False) -> IR | str:
     """Return the body of a function that computes the node with simpler operators, or why there is none.
 
     Its inputs and outputs correspond to those of the node, in order. It is functional, and new tensors are on `device`.
-    With `prims`, its operators may be torch's primitives. Where torch has no decomposition, ours is used. `conjugated`
-    is whether an input `may_be_conjugated`; by default, their producers are asked.
+    With `prims`, its operators may be torch's primitives. Where torch has no decomposition, ours is used.
     """
     found = operator_of(node)
     if isinstance(found, str):
@@ -54,11 +54,9 @@ def decomposed(node: OpNode, device: str = "cpu", *, prims: bool = False, conjug
     shapes: list[Any] = [tensor.shape for tensor in node.inputs]
     if not may_call_rule(found, shapes, {tensor.dtype for tensor in node.inputs}, node.attrs):
         return NO_RULE
-    if conjugated is None:
-        conjugated = any(map(may_be_conjugated, node.inputs))
     why = NO_RULE
     for rule, recorder in _rules(found):
-        body = _recorded(node, found, rule, recorder, device, prims, conjugated)
+        body = _recorded(node, found, rule, recorder, device, prims)
         if isinstance(body, IR):
             return body
         why = body
@@ -117,13 +115,7 @@ def _rules(found: OpOverload) -> Iterator[tuple[Callable[..., Any], Callable[...
 
 
 def _recorded(
-    node: OpNode,
-    found: OpOverload,
-    rule: Callable[..., Any],
-    recorder: Callable[..., Any],
-    device: str,
-    prims: bool,
-    conjugated: bool,
+    node: OpNode, found: OpOverload, rule: Callable[..., Any], recorder: Callable[..., Any], device: str, prims: bool
 ) -> IR | str:
     """Record a decomposition of torch for the arguments of a node, if it is simpler than the node."""
     body = _traced(node, found, rule, recorder, device)
@@ -133,8 +125,8 @@ def _recorded(
         return NO_RULE
     if any(map(_reads_from_an_offset, body.nodes)):
         return "torch's decomposition counts elements from the start of the storage, which a view does not have"
-    if conjugated and any(step.op_type == _PAIRS for step in body.nodes):
-        return "torch's decomposition does not read conjugated numbers"
+    if any(step.op_type == PAIRS for step in body.nodes) and any(map(may_be_conjugated, node.inputs)):
+        return READS_PAIRS
     return "torch's decomposition writes in place" if any(map(writes_in_place, body.nodes)) else body
 
 

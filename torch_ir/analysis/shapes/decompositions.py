@@ -8,26 +8,28 @@ from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.analysis.shapes.shape_worker import WORKER
 from torch_ir.errors import ShapeError
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.checks.work import current_work, spend_tensors
+from torch_ir.ir.checks.work import current_work
 from torch_ir.ops import decompose
 
 _NO_ANSWER = "torch's decomposition crashes, or takes too much time or memory"
 
 
 def decomposed(node: OpNode, device: str = "cpu", *, prims: bool = False) -> IR | str:
-    """Return the body of a function that computes the node with simpler operators, or why there is none.
-
-    See `ops.decompose.decomposed`.
-    """
+    """Return what `ops.decompose.decomposed` does."""
     if (work := current_work()) is None:
         return decompose.decomposed(node, device, prims=prims)
     alone = _alone(node)
     if wrong := _mistake(alone):
         return wrong
-    conjugated = any(map(decompose.may_be_conjugated, node.inputs))
-    body = WORKER.ask(node.op_type, (_in_child, alone, device, prims, conjugated), work.seconds, _read)
-    spend_tensors(len(body.nodes) if isinstance(body, IR) else 1)
-    return _NO_ANSWER if body is None else body
+    body = WORKER.ask(node.op_type, (_in_child, alone, device, prims), work.seconds, _read)
+    if not isinstance(body, IR):
+        return _NO_ANSWER if body is None else body
+    work.spend(tensors=len(body.nodes))
+    if any(step.op_type == decompose.PAIRS for step in body.nodes) and any(
+        map(decompose.may_be_conjugated, node.inputs)
+    ):
+        return decompose.READS_PAIRS  # the child does not know where inputs come from
+    return body
 
 
 def _alone(node: OpNode) -> IR:
@@ -51,9 +53,9 @@ def _mistake(alone: IR) -> str:
     return "its declared results are not those of torch's shape rule"
 
 
-def _in_child(alone: IR, device: str, prims: bool, conjugated: bool) -> list[str] | str:
+def _in_child(alone: IR, device: str, prims: bool) -> list[str] | str:
     """Return the JSON of a decomposition in a list, or why there is none."""
-    body = decompose.decomposed(alone.nodes[0], device, prims=prims, conjugated=conjugated)
+    body = decompose.decomposed(alone.nodes[0], device, prims=prims)
     return [body.to_json()] if isinstance(body, IR) else body
 
 

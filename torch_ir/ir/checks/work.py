@@ -17,13 +17,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from torch_ir.errors import LimitError
 from torch_ir.ir.checks.limits import Limits, allow_more
-
-if TYPE_CHECKING:
-    from torch_ir.ir.graph.graph import IR
 
 _SECONDS, _TENSORS = 0.05, 64  # more for each node of a file
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,13 +34,13 @@ class Work:
         self.seconds = self._tensors = math.inf
         self.seconds_spent = self._tensors_spent = 0.0
 
-    def admit(self, ir: IR) -> None:
+    def admit(self, graph: Any) -> None:
         """Allow the work that a graph of a file may need; without such a graph, all work is allowed."""
-        if ir.limits is None:
+        if (limits := getattr(graph, "limits", None)) is None:  # it was made by a program, or is a model
             return
         if self.seconds == math.inf:
-            self.seconds, self._tensors = ir.limits.analysis_seconds, ir.limits.derived_tensors
-        nodes = sum(len(graph.nodes) for graph in ir.all_graphs())
+            self.seconds, self._tensors = limits.analysis_seconds, limits.derived_tensors
+        nodes = sum(len(each.nodes) for each in graph.all_graphs())
         self.seconds += nodes * _SECONDS
         self._tensors += nodes * _TENSORS
 
@@ -71,14 +68,13 @@ def current_work() -> Work | None:
 
 
 @contextmanager
-def working(ir: IR | None = None) -> Iterator[Work]:
+def working(graph: object = None) -> Iterator[Work]:
     """Count the work of a block within the limits of a graph's file, unless a caller counts already."""
     if (outer := _current.get()) is not None:
         yield outer
         return
     work = Work()
-    if ir is not None:
-        work.admit(ir)
+    work.admit(graph)
     token = _current.set(work)
     try:
         yield work
@@ -91,10 +87,7 @@ def bounded(function: F) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        graph = args[0] if args else options.get("ir")
-        if getattr(graph, "limits", None) is None:  # made by a program, or a model
-            return function(*args, **options)
-        with working(graph):
+        with working(args[0] if args else options.get("ir")):
             return function(*args, **options)
 
     return cast(F, call)
