@@ -13,7 +13,7 @@ from torch_ir.analysis import diff
 from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.analysis.values.constants import Constants
 from torch_ir.errors import GraphError, SerializationError, ShapeError
-from torch_ir.ir import IR, Dtype, Layout, OpNode, Param, TensorMeta
+from torch_ir.ir import IR, Dtype, Layout, Limits, OpNode, Param, TensorMeta
 from torch_ir.ir.checks.limits import Budget
 from torch_ir.llm.forms.fixed_parts import new_budget, values_at
 from torch_ir.ops.tensor_data import from_tensor
@@ -95,6 +95,10 @@ def test_a_kernel_that_trusts_its_operands_is_not_run(name: str) -> None:
         ("aten.remainder.Scalar", {"other": -1}, "int64", False),
         ("aten.floor_divide.default", {}, "int64", False),
         ("aten.div.Tensor", {}, "float32", True),
+        ("aten.roll.default", {"shifts": [0] * 3, "dims": [0] * 3}, "float32", True),
+        ("aten.roll.default", {"shifts": [0] * 60_000, "dims": [0] * 60_000}, "float32", False),
+        ("aten.tile.default", {"dims": [1] * 200_000}, "float32", False),
+        ("aten.tile.default", {"dims": [2]}, "float32", False),  # whose result has another shape than it declares
     ],
 )
 def test_masks_are_computed_here_or_in_a_child(
@@ -107,7 +111,9 @@ def test_masks_are_computed_here_or_in_a_child(
     ir = IR([OpNode("y", op_type, constants, [y], attrs, args=names)], [x], [y], params=constants)
     asked = []
 
-    def execute(part: IR, inputs: list[object], weights: object, *, isolated: bool) -> tuple[torch.Tensor]:
+    def execute(
+        part: IR, inputs: list[object], weights: object, *, isolated: bool, limits: Limits
+    ) -> tuple[torch.Tensor]:
         asked.append(isolated)
         return (torch.zeros(3),)
 

@@ -113,6 +113,10 @@ class MistakenFileError(SerializationError):
         return str(self.args[0])
 
 
+class LimitError(SerializationError):
+    """Analysing a file takes more time or memory than its `Limits` allow."""
+
+
 class ShardError(TorchIRError):
     """A graph cannot be sharded according to the plan, or the plan is invalid."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch_ir._version import __version__
 from torch_ir.cli.arguments.named_files import check_files
+from torch_ir.cli.file_limits import limited
 from torch_ir.cli.parser import Program, UsageError
 from torch_ir.cli.progress import progress
 from torch_ir.cli.stdout import STDOUT, settle_stdout
@@ -87,7 +88,8 @@ def _run(program: str, words: list[str]) -> int:
             settle_stdout(arguments)
             check_files(arguments)
             _import_code(arguments)
-            status: int = arguments.run(arguments)
+            with limited(arguments):
+                status: int = arguments.run(arguments)
         return status
     except TerminatedError as error:
         return error.status

@@ -46,6 +46,7 @@ def add_verb(program: Program, name: str, verb: ModuleType, other_names: Sequenc
         "import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable",
         dest="imports",
     )
+    argument(parser, "--limit NAME=N...", "raise a limit on graph files, such as analysis_seconds=600", dest="limits")
     verb.add_arguments(parser)
     parser.set_defaults(run=verb.run)
 
@@ -154,13 +155,16 @@ def load_graph(path: str) -> IR:
     """Load a graph file; every error names the file."""
     from torch_ir.formats import is_protobuf, load_protobuf
     from torch_ir.ir import IR
+    from torch_ir.ir.checks.work import working
 
     if is_model(path):
         capture = f"; a model is captured first: torch-ir extract {shlex.quote(path)} -o graph.json"
         raise CommandError(f"{path} is not a graph file{did_you_mean_file(path) or capture}")
     show_progress(f"reading {path}")
     try:
-        return load_protobuf(path) if is_protobuf(path) else IR.load(path)
+        with working() as work:
+            ir = load_protobuf(path, work.limits) if is_protobuf(path) else IR.load(path, work.limits)
+            work.admit(ir)
     except MissingFileError as error:
         raise MissingFileError(f"{error}{did_you_mean_file(path)}") from None
     except SerializationError as error:
@@ -169,6 +173,7 @@ def load_graph(path: str) -> IR:
         raise
     except TorchIRError as error:
         raise SerializationError(f"{path}: {error}") from None
+    return ir
 
 
 def load_checked(path: str) -> IR:

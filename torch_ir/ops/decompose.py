@@ -32,7 +32,8 @@ from torch_ir.ops.torch_internals import DisableTorchFunction, OpOverload, can_d
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_name, to_torch
 
 NO_RULE = "torch has no decomposition of it"
-_PAIRS = "aten.view_as_real.default"
+PAIRS = "aten.view_as_real.default"
+READS_PAIRS = "torch's decomposition does not read conjugated numbers"
 _CONJUGATES = frozenset(f"aten.{name}.default" for name in ("_conj", "conj", "adjoint", "mH", "matrix_H"))
 # torch's rule reads the class of a target that is ignored, which may be none; the operator's own kernel does not
 _READS_IGNORED = frozenset(("aten.nll_loss.default",))
@@ -45,7 +46,7 @@ def decomposed(node: OpNode, device: str = "cpu", *, prims: bool = False) -> IR 
     Its inputs and outputs correspond to those of the node, in order. It is functional, and new tensors are on `device`.
     With `prims`, its operators may be torch's primitives. Where torch has no decomposition, ours is used.
     """
-    found = _operator_of(node)
+    found = operator_of(node)
     if isinstance(found, str):
         return found
     if node.op_type in OWN_DECOMPOSITIONS:
@@ -67,13 +68,13 @@ def recorded(node: OpNode, rule: Callable[..., Any], device: str = "cpu") -> IR 
 
     A rule that does not apply returns NotImplemented.
     """
-    found = _operator_of(node)
+    found = operator_of(node)
     if isinstance(found, str):
         return found
     return _traced(node, found, rule, partial(make_fx, pre_dispatch=True), device)
 
 
-def _operator_of(node: OpNode) -> OpOverload | str:
+def operator_of(node: OpNode) -> OpOverload | str:
     """Return the operator of a node if it can be recorded, or why it cannot."""
     found = find_operator(node.op_type)
     if not isinstance(found, OpOverload):
@@ -124,8 +125,8 @@ def _recorded(
         return NO_RULE
     if any(map(_reads_from_an_offset, body.nodes)):
         return "torch's decomposition counts elements from the start of the storage, which a view does not have"
-    if any(step.op_type == _PAIRS for step in body.nodes) and any(map(may_be_conjugated, node.inputs)):
-        return "torch's decomposition does not read conjugated numbers"
+    if any(step.op_type == PAIRS for step in body.nodes) and any(map(may_be_conjugated, node.inputs)):
+        return READS_PAIRS
     return "torch's decomposition writes in place" if any(map(writes_in_place, body.nodes)) else body
 
 

@@ -93,6 +93,7 @@ COMPUTED = Family(  # not folded, but computed to recognise the masks and tables
 )  # fmt: skip
 _DIVISIONS = FAMILIES[-1].names
 _ALLOWED = frozenset().union(*(family.names for family in FAMILIES))
+_MOST_ITEMS = 64  # of a list, unless there is one for each output: as many as a tensor of torch has dimensions
 
 
 def is_foldable(node: OpNode) -> bool:
@@ -107,9 +108,17 @@ def is_computable_here(node: OpNode) -> bool:
     return _is_one_of(node, _ALLOWED | COMPUTED.names) and not traps(node, {})
 
 
+def rounds(node: OpNode) -> int:
+    """Return how often a kernel may pass over its operands: `roll` for each of its shifts, `diff` n times."""
+    number = node.attrs.get("n") if node.op_type.startswith("aten.diff.") else None
+    lists = (len(value) for value in node.attrs.values() if isinstance(value, (list, tuple)))
+    return max(1, number if isinstance(number, int) else 1, *lists)
+
+
 def _is_one_of(node: OpNode, names: frozenset[str]) -> bool:
     namespace, _, name = node.op_type.partition(".")
-    return namespace == "aten" and (name in names or name.partition(".")[0] in names)
+    is_allowed = namespace == "aten" and (name in names or name.partition(".")[0] in names)
+    return is_allowed and rounds(node) <= max(_MOST_ITEMS, len(node.outputs))
 
 
 def traps(node: OpNode, values: Mapping[str, torch.Tensor]) -> bool:

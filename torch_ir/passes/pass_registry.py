@@ -17,6 +17,7 @@ from typing import Any
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.errors import CommandError, RegistryError, did_you_mean
 from torch_ir.ir import IR
+from torch_ir.ir.checks.work import bounded
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.rewrite import Rule, rewrite
 
@@ -82,6 +83,7 @@ def apply_once(ir: IR, *rules: Rule) -> int:
     return rewrite(ir, rules, Knowledge.of(ir))
 
 
+@bounded
 def apply_rules(ir: IR, *rules: Rule) -> int:
     """Apply rules to a graph, without its functions, until nothing changes; return the number of changes."""
     require_graph(ir, "apply_rules")

@@ -16,6 +16,7 @@ from torch_ir.analysis.shapes.open_sizes import inside
 from torch_ir.analysis.values.rewrite_context import Knowledge, remembering
 from torch_ir.errors import INVALID_ARGUMENTS, CommandError, GraphError, did_you_mean
 from torch_ir.ir import IR, OpNode
+from torch_ir.ir.checks.work import bounded
 from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
 from torch_ir.ir.plans.memory_plan import MemoryPlan
 from torch_ir.ir.regroup.functions import FUSED, called_by, calls_by_function, inline_all, retell_origins
@@ -37,6 +38,7 @@ _MOST_ROUNDS = 5
 _DEEP = 1000  # nodes
 
 
+@bounded
 def optimize(
     ir: IR | Model,
     level: str = "basic",

@@ -12,6 +12,7 @@ from torch_ir.analysis.memory.aliasing import counted_views, counting_functions
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import PipelineError, did_you_mean
 from torch_ir.ir import IR, OpNode
+from torch_ir.ir.checks.work import bounded
 from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.origins import modules_around
@@ -31,6 +32,7 @@ _SLACK = 1.05  # how much slower the slowest stage may be than the optimum to re
 _MOST_LOOKS = 10**8  # stages times nodes
 
 
+@bounded
 def split(
     ir: IR,
     stages: int | None = None,

@@ -19,6 +19,7 @@ from torch_ir.analysis.cost_model.traffic import bytes_of
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import PlanError, ShardError, did_you_mean
 from torch_ir.ir import IR
+from torch_ir.ir.checks.work import bounded
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.regroup.functions import further_entries
 from torch_ir.ir.regroup.separate_stacks import without_stacks
@@ -41,6 +42,7 @@ _MOST_TRIES = 16  # candidates that are measured
 _BATCH = "shard(0)"
 
 
+@bounded
 def find_plan(
     ir: IR,
     cluster: Cluster,

@@ -16,6 +16,7 @@ from torch_ir.analysis.values.constants import size_in_bytes
 from torch_ir.analysis.values.rewrite_context import Knowledge, remembering
 from torch_ir.errors import QuantizationError, did_you_mean
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.checks.work import bounded
 from torch_ir.ir.graph.free_names import FreeNames, taken_names
 from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
 from torch_ir.ir.regroup.functions import FUSED, further_entries, with_calls_open
@@ -38,6 +39,7 @@ from torch_ir.quantization.weight_nodes import (
 from torch_ir.rewrite import Builder
 
 
+@bounded
 def quantize(
     ir: IR | Model, recipe: RecipeLike, *, ranges: Ranges | None = None, example_inputs: ExampleInputs | None = None
 ) -> tuple[IR, QuantizationReport]:

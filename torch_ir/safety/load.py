@@ -6,6 +6,7 @@ import os
 
 from torch_ir.formats import is_protobuf, load_protobuf
 from torch_ir.ir import IR, Limits
+from torch_ir.ir.checks.work import working
 from torch_ir.safety.validate import Report, examine_operators, refuse
 
 
@@ -20,6 +21,9 @@ def deserialize_ir(text: str, limits: Limits = Limits(), *, trusted: bool = Fals
 
 
 def _checked(ir: IR, trusted: bool) -> IR:
+    if trusted:
+        ir.limits = None
     report = Report()
-    refuse(examine_operators(ir, report, trusted=trusted), report)
+    with working(ir):
+        refuse(examine_operators(ir, report, trusted=trusted), report)
     return ir

@@ -10,8 +10,9 @@ from typing import Any
 
 from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.analysis.shapes.open_sizes import Points
-from torch_ir.errors import GraphError, SerializationError, VersionWarning
+from torch_ir.errors import GraphError, LimitError, SerializationError, VersionWarning
 from torch_ir.ir import IR, Limits, OpNode
+from torch_ir.ir.checks.work import working
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ops.effects import writes_in_place
 from torch_ir.safety.attributes import bind_positions, check_names, check_types
@@ -45,7 +46,8 @@ def validate_ir(ir: IR, limits: Limits = Limits(), *, trusted: bool = False) -> 
     """
     require_graph(ir, "validate_ir")
     report = Report()
-    refuse(examine(ir, report, limits, trusted=trusted), report)
+    with working(ir):
+        refuse(examine(ir, report, limits, trusted=trusted), report)
     return True
 
 
@@ -80,6 +82,9 @@ def examine_operators(ir: IR, report: Report, *, trusted: bool) -> Iterator[Seri
         for index, node in enumerate(graph.nodes):
             try:
                 report.count(node, judge.verdict(node))
+            except LimitError as error:  # which every other node would exceed, too
+                yield error
+                return
             except GraphError as error:
                 yield SerializationError.of(error, f"{place}.nodes[{index}]")
         if judge.writes and is_named:  # a file of the documented format cannot list mutations

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch_ir.errors import ShardError
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.checks.work import bounded
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.name_grammar import is_symbol
 from torch_ir.ir.graph.training_parts import state_owner
@@ -28,6 +29,7 @@ from torch_ir.sharding.rank_graph import OUTSIDE, RankGraph, Sharding
 from torch_ir.sharding.sharding_plan import Plan
 
 
+@bounded
 def shard(
     ir: IR,
     plan: Mapping[str, Any],

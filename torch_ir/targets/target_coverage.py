@@ -16,6 +16,7 @@ from torch_ir.analysis.dependencies.partition import Island, islands
 from torch_ir.analysis.shapes.size_polynomials import product
 from torch_ir.analysis.values.node_memo import form_of, once_per_form
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.checks.work import bounded
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import inline_all
@@ -29,6 +30,7 @@ from torch_ir.targets.work_list import data_tensors
 Why = Callable[[OpNode], str]  # returns why a target cannot run a node, or ""
 
 
+@bounded
 def coverage(
     ir: IR, target: Contract | Target, *, sizes: Mapping[str, int] | None = None, decompose: bool = True
 ) -> CoverageReport:
@@ -217,7 +219,7 @@ class _Settling:
         return self.known[key]
 
     def _decomposed(self, node: OpNode, why: str, around: frozenset[str]) -> tuple[dict[str, None], dict[str, str]]:
-        from torch_ir.ops.decompose import decomposed  # imports torch
+        from torch_ir.analysis.shapes.decompositions import decomposed  # imports torch
 
         own = self.ir.functions.get(node.attrs["function"]) if node.is_call else None
         body = own or decomposed(node, self.ir.device)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 
 from torch_ir.ir import IR
+from torch_ir.ir.checks.work import bounded
 from torch_ir.ir.files.atomic_write import write_text
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.regroup.separate_stacks import without_stacks
 
 
+@bounded
 def to_mlir(ir: IR, path: str | os.PathLike[str] | None = None, *, functions: str = "blocks") -> str:
     """Return the text of a module whose function `main` takes the graph's inputs and returns its outputs in order.
 

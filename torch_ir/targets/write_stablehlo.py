@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from torch_ir.ir import IR
+from torch_ir.ir.checks.work import bounded
 from torch_ir.ir.files.atomic_write import write_text
 from torch_ir.ir.graph.given_graph import require_graph
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from torch_ir.targets.stablehlo.stablehlo_module import StableHLO
 
 
+@bounded
 def to_stablehlo(ir: IR, path: str | os.PathLike[str] | None = None, *, functions: str = "blocks") -> StableHLO:
     """Return a module whose function `main` takes the weights, then the graph's inputs, and returns its outputs.
 

@@ -17,7 +17,8 @@ from torch_ir.analysis.memory_plan.packing_search import OutOfStepsError, Packin
 MANY_PAIRS = 500_000  # of buffers that live at the same time: more are placed once, in the order of time
 EFFORT = 100  # searches
 _MOST_BUFFERS = 1000  # of a search: each step takes time for each buffer
-_MOST_WORK = 12_000_000  # of all searches: steps times buffers
+_MOST_WORK = 12_000_000  # of all searches: steps times buffers, a long-lived one for every 8 sections
+_SECTIONS = 8
 _STEPS = 3  # of a search, for each buffer
 _GROWTH = 1.03  # of the steps, from one search to the next
 _NOISE = 0.3
@@ -68,12 +69,13 @@ def _searched(buffers: Sequence[Buffer], goal: int, best: list[int], effort: int
     """Search repeatedly for an arena between the goal and the best one so far; a goal that is too small is raised."""
     problem = PackingProblem(buffers)
     ranks = _ranks(buffers, problem.spans)
-    steps = float(_STEPS * len(buffers))
+    per_step = max(len(buffers), sum(end - first for first, end in problem.spans) // _SECTIONS)
+    steps = min(float(_STEPS * len(buffers)), _MOST_WORK / per_step)
     work = 0.0
     relaxed = 0.5  # between the goal and the best arena so far
     for number in range(effort):
         top = top_of(buffers, best)
-        work += steps * len(buffers)
+        work += steps * per_step
         if top <= goal or (number and work > _MOST_WORK):
             break
         share = relaxed if number % 2 else 0.0

@@ -29,6 +29,7 @@ from torch_ir.analysis.shapes.shape_rules import Made, call_rule, own_rule
 from torch_ir.analysis.shapes.shape_worker import WORKER
 from torch_ir.errors import ExpressionError, ShapeError
 from torch_ir.ir import IR, Dim, Expr, OpNode, TensorMeta, evaluate
+from torch_ir.ir.checks.work import spend_tensors, spending
 from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ops.calling import mapped
@@ -123,6 +124,14 @@ class Shapes:
         declared = [dim for tensor in node.outputs for dim in (*tensor.shape, *(tensor.stride or ()))]
         return self.results(node.op_type, dict(zip(node.args, node.inputs, strict=True)), node.attrs, declared)
 
+    def confirms(self, node: OpNode) -> bool:
+        """Whether torch's shape rule gives exactly the declared outputs of a node; no kernel runs on others."""
+        try:
+            made = self.of(node)
+        except ShapeError:
+            return False
+        return made is not None and len(made) == len(node.outputs) and all(map(self.agree, node.outputs, made))
+
     def agree(self, one: TensorMeta, other: TensorMeta) -> bool:
         """Whether two tensors have equal shape and dtype, however their sizes are written."""
         if one.dtype != other.dtype or len(one.shape) != len(other.shape):
@@ -162,7 +171,9 @@ class Shapes:
         key = (operator, tuple(tensors.items()), repr(values))
         found = self.known.get(key)
         if found is None:
-            found = _rule_result(operator, tensors, values)
+            with spending():
+                found = _rule_result(operator, tensors, values)
+            spend_tensors(len(found) if isinstance(found, list) else 1)
             if _is_final(operator, found):
                 if len(self.known) >= _MOST_KNOWN:
                     self.known.clear()

@@ -16,13 +16,14 @@ import torch
 
 from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.analysis.values.prologue import is_fixed
-from torch_ir.errors import ShapeError
+from torch_ir.errors import LimitError
 from torch_ir.ir import IR, Device, Expr, Layout, OpNode, TensorMeta
 from torch_ir.ir.checks.limits import Budget
+from torch_ir.ir.checks.work import spending
 from torch_ir.ir.graph.attr_types import DTYPES
 from torch_ir.ir.graph.operator_sets import base_name
 from torch_ir.ops.calling import keywords, results
-from torch_ir.ops.foldable import is_foldable, traps
+from torch_ir.ops.foldable import is_foldable, rounds, traps
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.registry import get_execution_fn
 from torch_ir.ops.schema import find_operator
@@ -133,25 +134,19 @@ class Constants:
         if base_name(node.op_type) in _FILLS:
             return [_filled(node)] if self._budget.take(_spent_on(node)) else unknown
         values = dict(zip(node.args, given, strict=True))
-        if not _is_computable(node) or traps(node, values) or not self._is_sound(node):
+        if not _is_computable(node) or traps(node, values) or not self._shapes.confirms(node):
             return unknown
-        if not self._budget.take(_spent_on(node)):
+        if not self._budget.take(_spent_on(node) * rounds(node)):
             return unknown
         operator: Any = find_operator(node.op_type)
         try:
-            with NeutralState():
+            with NeutralState(), spending():
                 made = results(operator, keywords(values, node.attrs))
+        except LimitError:
+            raise
         except Exception:  # torch will refuse it again when the graph runs
             return unknown
         return made if len(made) == len(node.outputs) and all(map(_is_like, made, node.outputs)) else unknown
-
-    def _is_sound(self, node: OpNode) -> bool:
-        """Whether a node has the declared outputs; on other inputs, a kernel may crash or exhaust memory."""
-        try:
-            made = self._shapes.of(node)
-        except ShapeError:
-            return False
-        return made is not None and len(made) == len(node.outputs) and all(map(self._shapes.agree, node.outputs, made))
 
 
 def _is_computable(node: OpNode) -> bool:

@@ -44,6 +44,10 @@ class Limits:
     """Items of one list: inputs or outputs of a node, or an attribute."""
     expression_bytes: int = 1 << 20
     """Characters of all distinct expressions; a single one has at most 20,000."""
+    derived_tensors: int = 1 << 16
+    """Tensors that analyses of a file infer or decompose in one command, and 64 more for each node of the file."""
+    analysis_seconds: float = 30.0
+    """CPU seconds that analyses of a file take in one command, and 50 ms more for each node of the file."""
     memory_bytes: int | None = None
     """Peak memory of a run in bytes, computed from the declared sizes; None means the memory of the machine."""
     seconds: float = 600.0

@@ -46,7 +46,7 @@ class IR:
 
     __slots__ = (  # so that assigning to an unknown attribute is an error
         "__weakref__", "_mutated", "_places", "constraints", "device", "extensions", "fixed_layout", "functions",
-        "graph_inputs", "input_tree", "mesh", "model_name", "modules", "nodes", "output_tree", "params",
+        "graph_inputs", "input_tree", "limits", "mesh", "model_name", "modules", "nodes", "output_tree", "params",
         "pytorch_version", "returns", "symbols",
     )  # fmt: skip
 
@@ -73,6 +73,7 @@ class IR:
         fixed_layout: str = "",
         modules: Mapping[str, str] | None = None,
         extensions: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.nodes = list(nodes)
         for node in self.nodes:
@@ -90,6 +91,7 @@ class IR:
         self.fixed_layout = fixed_layout  # source line that reads strides: inputs must have the captured layout
         self.modules: dict[str, str] = dict(modules or {})  # module path -> full name of its class
         self.extensions: dict[str, Any] = dict(extensions or {})
+        self.limits = limits  # of the file that it was read from; they bound its analyses (`checks/work.py`)
         joined = _join(self)
         outputs = [joined(tensor, f"$.graph_outputs[{index}]") for index, tensor in enumerate(graph_outputs)]
         pairs = [
@@ -245,7 +247,7 @@ class IR:
             "mutations": list(self.mutations),
             "functions": self.functions,
             "symbols": list(self.symbols.values()),
-            **{name: getattr(self, name) for name in (*plain, "fixed_layout", "modules", "extensions")},
+            **{name: getattr(self, name) for name in (*plain, "fixed_layout", "modules", "extensions", "limits")},
         }
 
     def _rebuilt(

@@ -95,6 +95,7 @@ def read_graph(document: dict[str, Any], cls: type[IR], limits: Limits = Limits(
     with uncollected():
         source = _Source(cls, limits, folder)
         ir = _read({key: document[key] for key in document if key not in _HEADER}, source, "$")
+        ir.limits = limits
         try:
             return ir.check(limits)
         except GraphError as error:

@@ -45,7 +45,9 @@ def parse_graph(text: str, cls: type[IR], limits: Limits, constants: Mapping[str
         check_count(text.encode(), limits)
     except UnicodeEncodeError:
         raise SerializationError("the text is not valid Unicode", "line 1, column 1", rule="R1") from None
-    return _Reader(cls, limits, constants).read(text)
+    ir = _Reader(cls, limits, constants).read(text)
+    ir.limits = limits
+    return ir
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
 from torch_ir.analysis import cost
 from torch_ir.analysis.dependencies.slices import ancestors
+from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import GraphError
-from torch_ir.ir import IR, Dim, OpNode, TensorMeta
+from torch_ir.ir import IR, Dim, Limits, OpNode, TensorMeta
 from torch_ir.ir.checks.limits import Budget
+from torch_ir.ir.checks.work import spending
 from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.ir.sizes.specialize import replace_symbols
 from torch_ir.ops.effects import is_pure
@@ -23,6 +26,7 @@ from torch_ir.run import execute_ir
 _MOST_BYTES = 1 << 31  # of all tensors that a value is computed from
 _MOST_WORK = 1 << 34  # of all values: bytes and multiply-adds
 _PER_NODE, _PER_PROCESS = 200, 1 << 28  # of this, for looking at a node of the graph, and for starting a process
+_LIMITS = Limits(seconds=20)  # of a run in a separate process
 
 
 def new_budget() -> Budget:
@@ -77,7 +81,9 @@ def values_at(
     part = _part(graph, nodes, copies, inputs, tensors, params)
     replace_symbols(part, sizes)
     size = sum(map(_bytes, part.tensors()))
-    isolated = not all(map(is_computable_here, part.nodes))  # the graph may be of an untrusted file
+    shapes = Shapes(part)
+    # the graph may be of an untrusted file
+    isolated = not all(is_computable_here(node) and shapes.confirms(node) for node in part.nodes)
     work = size + len(graph.nodes) * _PER_NODE + isolated * _PER_PROCESS
     work += int(min(weight_of(cost(part).macs), _MOST_WORK))
     if size > _MOST_BYTES or not budget.take(work):
@@ -85,7 +91,9 @@ def values_at(
     weights = {
         param.key or param.name: _random(param) for param in part.params if not (param.param and param.param.data)
     }
-    return list(execute_ir(part, [given[source] for source in inputs], weights, isolated=isolated))
+    with spending(time.monotonic if isolated else time.thread_time):
+        values = [given[source] for source in inputs]
+        return list(execute_ir(part, values, weights, isolated=isolated, limits=_LIMITS))
 
 
 def _nodes_of(graph: IR, tensors: Sequence[TensorMeta], stop: Iterable[TensorMeta]) -> list[OpNode]:

@@ -13,6 +13,7 @@ import torch
 from torch_ir.entries.entry_feeds import EXTENSION
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, TensorMeta, evaluate
+from torch_ir.ir.checks.work import bounded
 from torch_ir.ir.regroup.functions import called_by, inline_all
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.llm.cache_layout import DECODE, keyword_inputs
@@ -30,6 +31,7 @@ _FAR = 1 << 19  # a limit of positions above this is none
 
 
 @neutral
+@bounded
 def to_cache_form(
     ir: IR,
     layout: str = "slots",

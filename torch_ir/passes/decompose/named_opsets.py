@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from torch_ir.ir import IR, OpNode
+from torch_ir.ir.checks.work import bounded
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ir.text.printer import shape_text
@@ -68,6 +69,7 @@ class OpsetReport:
         return "\n".join([f"{what}: {len(self.left)} operators are left", *(f"  {each}" for each in self.left)])
 
 
+@bounded
 def to_opset(ir: IR, to: str | Iterable[str]) -> tuple[IR, OpsetReport]:
     """Return a copy with only operators of a set, as far as torch can decompose the others, and a report.
 

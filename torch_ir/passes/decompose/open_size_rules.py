@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from torch_ir.analysis.shapes.decompositions import decomposed
 from torch_ir.analysis.shapes.open_sizes import Points, expressed, products
 from torch_ir.errors import ConversionError, TorchIRError
 from torch_ir.ir import IR, Expr, OpNode, TensorMeta, evaluate
 from torch_ir.ir.graph.attr_types import values_in
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ops.calling import mapped
-from torch_ir.ops.decompose import decomposed, recorded
+from torch_ir.ops.decompose import recorded
 from torch_ir.ops.own_decompositions import OWN_DECOMPOSITIONS, SizedRule
 
 
