@@ -16,7 +16,6 @@ from torch_ir.cli.models.opening import open_entry
 from torch_ir.errors import CommandError, SerializationError
 from torch_ir.llm.tiny_config import tiny
 from torch_ir.sweep import Entry, Outcome, Plan, Row, find_engine, read_entries, sweep
-from torch_ir.sweep.export_tables import write_parquet
 from torch_ir.sweep.summary import summary
 from torch_ir.sweep.sweep_folder import Journal
 
@@ -138,15 +137,6 @@ def test_the_page_filters_and_sorts_in_a_browser(tmp_path: Path) -> None:
         page.get_by_role("searchbox").fill("other")
         assert names.all_inner_texts() == ["other.py:Net"]
     assert wrong == []
-
-
-def test_the_rows_are_a_parquet_table(tmp_path: Path) -> None:
-    """Every column has its type, also where no row has a value."""
-    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
-    assert write_parquet([ROW, replace(ROW, nodes=None)], tmp_path)
-    table = parquet.read_table(tmp_path / "rows.parquet")
-    assert table.column("nodes").to_pylist() == [3, None]
-    assert str(table.schema.field("max_diff").type) == "double"
 
 
 @pytest.mark.parametrize(

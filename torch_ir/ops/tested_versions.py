@@ -7,7 +7,7 @@ import re
 OLDEST_TORCH = "2.11"  # the requirement in pyproject.toml
 TESTED_TORCH = ("2.11", "2.13", "2.14", "2.15")
 OLDEST_TRANSFORMERS = "5.5"  # the requirement of the extra in pyproject.toml
-OPEN_SIZES_TORCH = ("2.13", "2.15")  # of these, those with which dynamic sizes are captured fast
+OPEN_SIZES_TORCH = ("2.11", "2.13", "2.15")  # of these, those with which dynamic sizes are captured fast
 _RELEASE = re.compile(r"(\d+\.\d+)\.\d+(\+.*)?")  # not a nightly build or a release candidate
 
 

@@ -392,7 +392,7 @@ def forget_results(mode: Any, is_forgotten: Callable[[Any], bool]) -> None:
 
 
 def guard_location() -> tuple[tuple[Any, str], Any]:
-    """Return the method of `ShapeEnv` that looks up the source line of a guard (`SLoc`; 2.9 to 2.15), and an empty one."""
+    """Return the method of `ShapeEnv` that finds the source line of a guard (`SLoc`; 2.9 to 2.15), and an empty one."""
     from torch._guards import SLoc
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 

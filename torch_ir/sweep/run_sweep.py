@@ -10,7 +10,6 @@ from pathlib import Path
 from torch_ir.errors import CommandError, first_line
 from torch_ir.sweep.engines import Engine
 from torch_ir.sweep.entry import Entry
-from torch_ir.sweep.export_tables import write_parquet
 from torch_ir.sweep.fork_client import end_all
 from torch_ir.sweep.job import Job, Outcome, Plan, row_of, run_apart
 from torch_ir.sweep.row import Row, Status
@@ -40,7 +39,6 @@ def sweep(
         if left:
             _carry_out([plan.job(entry) for entry in left], journal, engine, len(entries), watch)
         rows = [journal.rows[entry.key] for entry in entries]
-        write_parquet(rows, journal.folder)
         write_summary(rows, journal.folder)
     return rows
 

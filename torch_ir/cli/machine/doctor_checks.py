@@ -195,18 +195,6 @@ def _timm() -> str:
     return f"timm {timm.__version__}, {len(timm.list_models())} models"
 
 
-def _parquet() -> str:
-    import io
-    from importlib import import_module
-
-    pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-    file = io.BytesIO()
-    parquet.write_table(pyarrow.table({"x": [1, 2]}), file)
-    if parquet.read_table(io.BytesIO(file.getvalue())).to_pydict() != {"x": [1, 2]}:
-        raise RuntimeError("the round trip changed the data")
-    return f"pyarrow {pyarrow.__version__}, wrote and read a table"
-
-
 def _dask() -> str:
     from distributed import Client, __version__
 
@@ -267,7 +255,6 @@ CHECKUPS = {
         _extra("transformers", _transformers),
         _extra("diffusers", _diffusers),
         _extra("timm", _timm),
-        _extra("parquet", _parquet),
         _extra("dask", _dask),
         _extra("ray", _ray),
     )

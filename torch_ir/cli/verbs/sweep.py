@@ -128,7 +128,7 @@ def _record(folder: str, rows: Sequence[Row], done: int, seconds: float) -> dict
     from torch_ir.sweep import Status
 
     counts = Counter(row.status for row in rows)
-    files = [path for name in ("rows.jsonl", "rows.parquet", "summary.html") if (path := Path(folder, name)).exists()]
+    files = [path for name in ("rows.jsonl", "summary.html") if (path := Path(folder, name)).exists()]
     return {
         "models": len(rows),
         **{status.value: counts[status.value] for status in Status},
