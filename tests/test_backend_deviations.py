@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import torch_ir
 from tests.backend_sweep.functions import Function
 from tests.backend_sweep.page import PAGE, table_text
+from tests.needed import need_backend
 from torch_ir import IR, ExecutionError, extract_ir
 from torch_ir.backends import compile, register_backend, table
 from torch_ir.backends import deviations as deviations_module
@@ -46,7 +47,7 @@ def test_the_page_shows_the_table() -> None:
 
 def test_a_refused_node_is_named_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line: the back end, the node, the reason, and the alternatives."""
-    pytest.importorskip("openvino", reason="torch-ir[openvino] is not installed")
+    need_backend("openvino")
     monkeypatch.setattr("torch_ir.backends.openvino._compiled", None)  # were it called, it would fail
     ir = graph(lambda x: F.dropout(x, 0.5, True), torch.ones(3))
     with pytest.raises(ExecutionError) as caught:
