@@ -95,8 +95,8 @@ class _Judge:
 
     def __init__(self, before: IR, after: IR, weights: Weights) -> None:
         self.before = before
-        self.one, self.other = _bound(before, weights), _bound(after, weights)
-        self.tolerance = Rounding(before, weights, lambda: retyped(before, "float64"), _bound)
+        self.one, self.other = bound(before, weights), bound(after, weights)
+        self.tolerance = Rounding(before, weights, lambda: retyped(before, "float64"), bound)
         self.gains_kernels = _own_kernels(after) > _own_kernels(before)
         self.may_lose_nan = _cuts(after) > _cuts(before)
         self.worst, self.rounding, self.extremes, self.seed = 0.0, False, 0, -1
@@ -188,7 +188,7 @@ def _called(ir: IR) -> list[OpNode]:
     return [node for node in ir.all_nodes() if node.op_type.startswith("mkldnn.")]
 
 
-def _bound(ir: IR, weights: Weights) -> IRExecutor:
+def bound(ir: IR, weights: Weights) -> IRExecutor:
     """Bind the weights that a graph still has, in the dtypes it has them in."""
     keys = {key: param.dtype for param in ir.params if param.param for key in param.param.keys}
     kept = {key: weight.to(TORCH_DTYPES[keys[key]]) for key, weight in weights.items() if key in keys}
@@ -199,4 +199,4 @@ def _is_nothing(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() > 0 and bool(value.isnan().all())
 
 
-__all__ = ["NOTHING", "Inputs", "Proof", "Weights", "drawn_inputs", "prove", "retyped"]
+__all__ = ["NOTHING", "Inputs", "Proof", "Weights", "bound", "drawn_inputs", "prove", "retyped"]
