@@ -198,6 +198,35 @@ def test_a_wrong_page_fails_and_names_the_line(right: str, wrong: str, told: str
     assert re.search(told, _run(RIGHT.replace(right, wrong, 1), tmp_path))
 
 
+FLOATS = """\
+# A page
+
+```python
+print("max diff of logits 8.94e-08, mean 1.02e-08")
+print("min -0.376526 mean 0.0539638 max 2.70074, cosine 0.999948")
+print("max diff 0, max diff 0.537, eps=1e-05")
+```
+
+```text
+max diff of logits 8.94e-08, mean 1.02e-08
+min -0.376526 mean 0.0539638 max 2.70074, cosine 0.999948
+max diff 0, max diff 0.537, eps=1e-05
+```
+"""
+SHOWN = (
+    "max diff of logits ..., mean ...\nmin ... mean ... max ..., cosine ...\nmax diff 0, max diff 0.537, eps=1e-05\n"
+)
+
+
+def test_digits_that_the_processor_decides_are_refused(tmp_path: Path) -> None:
+    """They are right here, and would be wrong elsewhere; `...` and shorter digits stay."""
+    said = _run(FLOATS, tmp_path)
+    assert "page.md:10: the processor decides these digits; show `...` instead: max diff of logits 8.94e-08" in said
+    assert run_page(tmp_path / "page.md", write=True) == ""
+    assert (tmp_path / "page.md").read_text(encoding="utf-8").endswith(f"```text\n{SHOWN}```\n")
+    assert run_page(tmp_path / "page.md") == ""
+
+
 def test_write_puts_the_real_output_into_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(RIGHT.replace("the answer 42", "?").replace("\nno\n", "\nyes\n"), encoding="utf-8")
