@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents import ROOT, WrongPageError, matches, pages, read_blocks, run_page
+from tests.needed import need_backend
 
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem != "demo")
 TRANSLATIONS = sorted(ROOT.glob("README.*.md"))
@@ -22,6 +23,8 @@ def _id(path: Path) -> str:
 @pytest.mark.parametrize("page", pages(), ids=_id)
 def test_page_runs_as_written(page: Path, request: pytest.FixtureRequest) -> None:
     """In a forked process, with forked commands; where every sweep is in full, each starts from nothing."""
+    if 'backend="openvino"' in page.read_text(encoding="utf-8"):
+        need_backend("openvino")
     is_fresh = request.config.getoption("--run-slow")
     wrong = run_page(page, programs=None if is_fresh else request.getfixturevalue("programs"))
     assert not wrong, wrong

@@ -49,13 +49,10 @@ _IN_ENCODERS = frozenset(  # operators of common encoders and decoders, beside w
 )  # fmt: skip
 
 
-_INSTRUCTIONS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-
-
 def _require() -> None:
     """Refuse a limit on oneDNN's instructions: some kernels of OpenVINO ignore it and write beyond their memory."""
     packages("the back end openvino", "openvino", "openvino")()
-    for name in _INSTRUCTIONS:
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
         limit = os.environ.get(name, "ALL").upper()
         if limit not in ("ALL", "DEFAULT") and not limit.startswith("AVX512"):
             raise ExecutionError(f"OpenVINO may crash with {name}={limit}; unset it, or use another back end")

@@ -64,7 +64,9 @@ def verify(
         pairs = [*enumerate(zip(wanted, got, strict=True))]
         found = {index: reason for index, pair in pairs if (reason := compare(*pair).reason)}
         if found and quantizes and not draws:
-            found = _beyond_ties(ir, weights, values, wanted, got)
+            rounding = Rounding(ir, _loaded(weights), lambda: retyped(ir, "float64"), bound)
+            index, _, reason = rounding.objection(values, wanted, got, _ran).partition(": ")
+            found = {int(index): reason} if reason else {}
         elif found:
             exact = None if draws else _in_float64(ir, weights, values)  # random numbers differ in float64
             true = exact or [None] * len(wanted)
@@ -107,12 +109,9 @@ def _warn_once(text: str) -> None:
 
 
 def _probes(ir: IR, points: int, ties: bool, again: bool) -> Iterator[tuple[str, list[Any]]]:
-    """Yield labelled inputs on the graph's device, smallest sizes first, where shapes are most likely wrong.
-
-    With `again`, each choice of sizes is tried so many times.
-    """
+    """Yield labelled inputs on the graph's device, smallest sizes first; with `again`, so many in any case."""
     chosen = sorted(points_of(ir), key=lambda point: sum(point.values()))[:points] or [{}]
-    for seed, point in enumerate(chosen * points if again else chosen):
+    for seed, point in enumerate((chosen * points)[:points] if again else chosen):
         at = " at " + ", ".join(f"{name}={size}" for name, size in point.items()) if point else ""
         drawn = [v.to(ir.device) if isinstance(v, Tensor) else v for v in drawn_inputs(ir, point, seed)]
         yield f"random inputs{at}", drawn
@@ -150,15 +149,6 @@ def _in_float64(ir: IR, weights: Mapping[str, Weight], values: Sequence[Any]) ->
 
 def _loaded(weights: Mapping[str, Weight]) -> dict[str, Tensor]:
     return {key: loaded(weight) for key, weight in weights.items()}
-
-
-def _beyond_ties(
-    ir: IR, weights: Mapping[str, Weight], values: Sequence[Any], wanted: Sequence[Any], got: Sequence[Any]
-) -> dict[int, str]:
-    """Return the first result of a quantised graph, by index, that neither rounding nor a tie explains."""
-    rounding = Rounding(ir, _loaded(weights), lambda: retyped(ir, "float64"), bound)
-    index, _, reason = rounding.objection(values, wanted, got, _ran).partition(": ")
-    return {int(index): reason} if reason else {}
 
 
 def _is_rounding(wanted: Any, got: Any, exact: Any) -> bool:

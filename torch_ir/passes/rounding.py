@@ -4,10 +4,9 @@ The original graph is run in float64, which counts as exact, and in its own dtyp
 unit in the last place. The error of a rewritten graph may be a few times that of the original, or the effect of such a
 change, plus a few units in the last place. Anything beyond is a bug.
 
-Integers are discontinuous. An integer result may differ if one of these changes flips it. In a quantised graph, a value
-next to a tie may be rounded either way, and the layers behind amplify that step: the graph is also run with all values
-moved up, and down, before they are quantised. Elements that keep every bit in both runs depend on no tie and have the
-bound above; the others may be off by a few times what ties change.
+An integer result may differ if one of these changes flips it. In a quantised graph, a value next to a tie may be
+rounded either way, and later layers amplify that step. So the graph is also run with all values moved up, and down,
+before they are quantised. Elements that keep every bit in both runs depend on no tie; others may be further off.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.errors import ExecutionError
@@ -35,7 +35,7 @@ _TIE_UNITS = 16  # the error of a sum in another order, in units of the largest 
 _CHANGES = 2  # runs with perturbed inputs and weights
 _MOST_CHANGES = 32  # until an integer that differs is flipped by one of them
 QUANTIZE = "quantized_decomposed.quantize_per_"
-Weights = Mapping[str, torch.Tensor]
+Weights = Mapping[str, Tensor]
 Run = Callable[[IRExecutor, Sequence[Any]], list[Any]]
 
 
@@ -57,11 +57,11 @@ class Rounding:
         moved = [self._run_changed(values, seed, run) for seed in range(_CHANGES)]
         flipped = [run(executor, values) for executor in self._flipped]
         for index, (wanted, got, true) in enumerate(zip(one, other, exact, strict=True)):
-            if may_be_finite and isinstance(wanted, torch.Tensor) and wanted.shape == got.shape:
+            if may_be_finite and isinstance(wanted, Tensor) and wanted.shape == got.shape:
                 got = torch.where(wanted.isfinite(), got, wanted)
             ties = [results[index] for results in flipped]
             while why := _objection(wanted, got, true, [results[index] for results in moved], ties):
-                if _is_number(wanted) or len(moved) == _MOST_CHANGES:
+                if not _are_integers(wanted, got) or len(moved) == _MOST_CHANGES:
                     return f"{index}: {why}"
                 moved.append(self._run_changed(values, len(moved), run))
         return ""
@@ -95,10 +95,7 @@ class Rounding:
         return [self._bind(graph, self._weights) for graph in graphs if graph is not None]
 
     def _moved_weights(self, seed: int) -> Weights:
-        """Return the weights, each changed by one unit in the last place; tied weights stay equal.
-
-        Weights that are quantised are kept: both graphs quantise the same values.
-        """
+        """Return the weights, each changed by one unit in the last place; tied and quantised weights stay equal."""
         kept = _quantized_weights(self._ir)
         moved = dict(zip(self._weights, _moved([*self._weights.values()], seed), strict=True))
         moved |= {key: self._weights[key] for key in kept if key in moved}
@@ -109,24 +106,21 @@ class Rounding:
 
 
 def _moved_before_ties(ir: IR, units: int) -> IR | None:
-    """Return a copy in which values are moved by so many units before they are quantised, up or down.
-
-    None if no value that depends on inputs is quantised.
-    """
+    """Return a copy that moves values by so many units before it quantises them; None if it quantises only weights."""
     copy = with_calls_inline(ir).clone()
     made: set[TensorMeta] = set()
 
     @rule(op(*(f"{QUANTIZE}{name}" for name in ("tensor.default", "tensor.tensor", "token.default"))))
     def move(g: Builder, node: OpNode) -> object:
-        """quantize(x, scale)  ->  quantize(x + scale * offset, scale)"""
+        """quantize(x, scale)  ->  quantize(x + scale * steps, scale)"""
         x, scale = node["input"], node["scales" if "token" in node.op_type else "scale"]
         if g.is_weight(x) or x in made:
             return None
-        offset = units * torch.finfo(TORCH_DTYPES[x.dtype]).eps * (node["quant_max"] - node["quant_min"])
-        if isinstance(scale, TensorMeta):
-            near = g.op("aten.add.Tensor", self=x, other=g.cast(scale, x.dtype), alpha=offset)
-        else:
-            near = g.op("aten.add.Scalar", self=x, other=offset * scale)
+        steps = units * torch.finfo(TORCH_DTYPES[x.dtype]).eps * (node["quant_max"] - node["quant_min"])
+        steps = max(-0.5, min(0.5, steps))  # half a step moves every value
+        is_number = not isinstance(scale, TensorMeta)
+        other = scale if is_number else g.cast(scale, x.dtype)
+        near = g.op(f"aten.add.{'Scalar' if is_number else 'Tensor'}", self=x, other=other, alpha=steps)
         made.add(near)
         return g.like(node, input=near)
 
@@ -143,14 +137,17 @@ def _quantized_weights(ir: IR) -> set[str]:
     return {key for tensor in read if tensor.param for key in tensor.param.keys}
 
 
-def _is_number(value: Any) -> bool:
-    return not isinstance(value, torch.Tensor) or value.is_floating_point() or value.is_complex()
+def _are_integers(one: Any, other: Any) -> bool:
+    """Whether these are tensors of one integer or boolean dtype and shape."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor) or one.dtype.is_floating_point:
+        return False
+    return not one.is_complex() and (one.shape, one.dtype) == (other.shape, other.dtype)
 
 
 def _objection(one: Any, other: Any, exact: Any, moved: Sequence[Any], flipped: Sequence[Any]) -> str:
     """Return why rounding does not explain the difference between two results, or ""."""
     found = compare(one, other).reason
-    if not found or not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+    if not found or not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return found
     others = (other, *moved, *flipped)
     if one.dtype != other.dtype or any(near.shape != one.shape for near in others):
@@ -171,12 +168,7 @@ def _objection(one: Any, other: Any, exact: Any, moved: Sequence[Any], flipped: 
 
 
 def _beyond_bound(
-    one: torch.Tensor,
-    other: torch.Tensor,
-    exact: torch.Tensor | None,
-    moved: Sequence[torch.Tensor],
-    flipped: Sequence[torch.Tensor],
-    found: str,
+    one: Tensor, other: Tensor, exact: Tensor | None, moved: Sequence[Tensor], flipped: Sequence[Tensor], found: str
 ) -> str:
     """Return why the second tensor is further from the exact result than rounding explains, or ""."""
     limits = torch.finfo(one.dtype)
@@ -202,7 +194,7 @@ def _beyond_bound(
     return ""
 
 
-def _largest(values: torch.Tensor) -> float:
+def _largest(values: Tensor) -> float:
     return float(values.abs().max()) if values.numel() else 0.0
 
 
@@ -213,7 +205,7 @@ def _moved(values: Sequence[Any], seed: int) -> list[Any]:
 
 
 def _one_unit_off(value: Any, generator: torch.Generator) -> Any:
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.element_size() < 2:
+    if not isinstance(value, Tensor) or not value.is_floating_point() or value.element_size() < 2:
         return value
     coins = torch.randint(0, 2, value.shape, generator=generator, dtype=torch.int64, device="cpu")
     made = value + value * (coins.to(value) * 2 - 1) * torch.finfo(value.dtype).eps
@@ -222,4 +214,4 @@ def _one_unit_off(value: Any, generator: torch.Generator) -> Any:
 
 def widened(value: Any) -> Any:
     """Return a floating-point tensor in float64; anything else as it is."""
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
