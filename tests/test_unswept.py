@@ -156,7 +156,7 @@ def _in_row(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 _ERRORS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
-    "inputs times 1.0001": (lambda x: x * 1.0001, lambda y: y),
+    "inputs times 1.001": (lambda x: x * 1.001, lambda y: y),
     "inputs times 1.1": (lambda x: x * 1.1, lambda y: y),
     "results times 1.001": (lambda x: x, lambda y: y * 1.001),
     "a row times 1.1": (lambda x: x, _in_row(lambda y: y * 1.1)),
@@ -175,7 +175,7 @@ def test_errors_of_quantised_graphs_are_not_taken_for_ties(scheme: str, error: s
         def run(values: Sequence[Any], ir: IR = ir, weights: dict[str, Tensor] = weights) -> Sequence[Any]:
             return [after(IRExecutor(ir, weights).run([before(value) for value in values]).outputs[0])]
 
-        with pytest.raises(ExecutionError, match="rounding explains at most"):
+        with pytest.raises(ExecutionError, match="does not compute"):
             verifying.verify("mine", run, ir, weights)
 
 
@@ -192,7 +192,7 @@ def test_a_wrong_scale_or_zero_point_is_not_taken_for_a_tie(name: str, wrong: Ca
         def run(values: Sequence[Any], ir: IR = other, weights: dict[str, Tensor] = weights) -> Sequence[Any]:
             return IRExecutor(ir, weights).run(values).outputs
 
-        with pytest.raises(ExecutionError, match="rounding explains at most"):
+        with pytest.raises(ExecutionError, match="does not compute"):
             verifying.verify("mine", run, ir, weights)
 
 
