@@ -31,8 +31,7 @@ from torch_ir.run.tolerances import compare
 
 _TIMES = 4  # times the error of the original
 _UNITS = 8  # in the last place, at the scale of the result
-# Errors of a sum in another order, in units of the largest value that a quantiser represents. The effects of two ties
-# may cancel in one run.
+# Errors of a sum in another order, in units of the largest quantised value; effects of two ties may cancel in one run.
 _TIE_UNITS = (16, -16, 4, -4, 1, -1)
 _CHANGES = 2  # runs with perturbed inputs and weights
 _MOST_CHANGES = 32  # until an integer that differs is flipped by one of them
