@@ -65,8 +65,8 @@ def verify(
         found = {index: reason for index, pair in pairs if (reason := compare(*pair).reason)}
         if found and quantizes and not draws:
             rounding = Rounding(ir, _loaded(weights), lambda: retyped(ir, "float64"), bound)
-            index, _, reason = rounding.objection(values, wanted, got, _ran).partition(": ")
-            found = {int(index): reason} if reason else {}
+            place, _, why = rounding.objection(values, wanted, got, _ran).partition(": ")
+            found = {int(place): why} if why else {}
         elif found:
             exact = None if draws else _in_float64(ir, weights, values)  # random numbers differ in float64
             true = exact or [None] * len(wanted)
