@@ -8,7 +8,7 @@ TORCH_TESTS ?= -n 2 --dist worksteal
 UNPINNED := torch$(if $(TRANSFORMERS),|transformers|huggingface_hub|tokenizers)
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
-.PHONY: install demo test test-all test-cpus test-torch browser lint types bench fuzz docs docs-serve proto clean
+.PHONY: install demo test test-all test-cpus test-torch test-here browser lint types bench fuzz docs docs-serve proto clean
 
 install: .venv/.installed  ## the environment alone: pinned versions, in .venv
 
@@ -30,7 +30,10 @@ test-torch:  ## the core suites with TORCH=2.15.*, TRANSFORMERS=5.23.* (pinned i
 	$(TORCH_ENV)/bin/python -m pip install --quiet --disable-pip-version-check -c $(TORCH_ENV)/constraints.txt \
 		'torch==$(TORCH)' $(if $(TRANSFORMERS),'transformers==$(TRANSFORMERS)') -e '.[safetensors,draw,transformers,protobuf,onnx]' \
 		expecttest grpcio-tools hypothesis jsonschema pytest pytest-xdist
-	$(TORCH_ENV)/bin/python -m tests.core_tests $(TORCH_TESTS) -p no:cacheprovider
+	$(TORCH_ENV)/bin/python -m tests.installed --core $(TORCH_TESTS) -p no:cacheprovider
+
+test-here:  ## every test with the active PYTHON and its packages, without installing any; what is missing is skipped by name
+	$(PYTHON) -m tests.installed $(TORCH_TESTS) -p no:cacheprovider
 
 browser: .venv/.installed  ## a Chromium for the tests of pages, where there is none and it can be had; never fails
 	@$(BIN)/python -m tests.browser --install || true

@@ -6,7 +6,6 @@ python -m benchmarks [NAME ...] [--all] [--against] [--write]
 import argparse
 import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 from benchmarks import (
@@ -33,7 +32,7 @@ from benchmarks import (
     shell,
     streaming,
 )
-from benchmarks.measure import machine
+from benchmarks.measure import PAGE, has_table, machine, replace_table
 
 TABLES: dict[str, Any] = {
     "extract": extract, "first_call": first_call, "shell": shell, "deep": deep, "growth": growth, "huge": huge,
@@ -46,7 +45,6 @@ TABLES: dict[str, Any] = {
 QUICK = ("extract", "growth", "files", "execute")
 ALONE = ("peer_optimisers", "latency", "auto_choice", "explorer")  # need further packages, half an hour, a browser
 EVERY = tuple(name for name in TABLES if name not in ALONE)
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 
 
 def main() -> int:
@@ -61,26 +59,20 @@ def main() -> int:
     unknown = set(options.names) - set(TABLES)
     if unknown:
         parser.error(f"no benchmark is called {min(unknown)!r}; there are {', '.join(TABLES)}")
+    names = EVERY if options.all else options.names or QUICK
+    unwritten = [name for name in names if not has_table(name)] if options.write else []
+    if unwritten:  # before hours of measuring
+        parser.error(f"{PAGE.name} has no table for {unwritten[0]!r}; leave out --write")
     warnings.simplefilter("ignore")
     asked = {"huge": {"against": options.against}, "architectures": {"write": options.write}}
-    for name in EVERY if options.all else options.names or QUICK:
+    for name in names:
         module = TABLES[name]
         print(f"\n{name}: {module.__doc__}\n", flush=True)
         found = module.run(**asked.get(name, {}))
         print(found, flush=True)
-        if options.write:
-            _replace(name, f"{found}\n\nMeasured on {machine()}.")
+        if options.write and name != "architectures":  # which writes its own tables
+            replace_table(name, f"{found}\n\nMeasured on {machine()}.")
     return 0
-
-
-def _replace(name: str, text: str) -> None:
-    """Replace the table between its marks on the page."""
-    start, end = f"<!-- {name} -->\n", f"<!-- end {name} -->"
-    before, opened, rest = PAGE.read_text(encoding="utf-8").partition(start)
-    _, closed, after = rest.partition(end)
-    if not opened or not closed:
-        raise SystemExit(f"{PAGE.name} has no marks for {name!r}")
-    PAGE.write_text(f"{before}{start}{text}\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

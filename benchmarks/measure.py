@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
@@ -122,6 +123,19 @@ def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     header = list(header)
     lines = [header, ["---"] * len(header), *(list(map(str, row)) for row in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def has_table(name: str) -> bool:
+    """Whether docs/benchmarks.md has the marks of a table, in their order."""
+    return f"<!-- end {name} -->" in PAGE.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")[2]
+
+
+def replace_table(name: str, text: str) -> None:
+    """Replace the text between the marks of a table in docs/benchmarks.md."""
+    start, end = f"<!-- {name} -->\n", f"<!-- end {name} -->"
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(start)
+    after = rest.partition(end)[2]
+    PAGE.write_text(f"{before}{start}{text}\n{end}{after}", encoding="utf-8")
 
 
 def machine() -> str:

@@ -1,34 +1,61 @@
-"""Write torch_ir/ir/graph/attr_orders.txt from the schemas of the installed torch: python -m tests.attr_orders
+"""Write attr_orders.txt and attr_defaults.json from the schemas of the installed torch: python -m tests.attr_orders
 
 Run it for a new version of torch: names that files already hold must keep their order, which tests compare.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import torch_ir.ir.graph.attr_order as attr_order
-from torch_ir.ops.schema import find_operator, operator_names
+from torch_ir.ir.json.json_values import encode
+from torch_ir.ops.schema import arguments, find_operator, operator_names
+from torch_ir.ops.torch_internals import OpOverload
+from torch_ir.ops.torch_types import to_name
 
 FILE = Path(attr_order.__file__).with_name("attr_orders.txt")
+DEFAULTS = FILE.with_name("attr_defaults.json")
 _INDUCTOR = ("prims.inductor_", "prims._low_memory_")  # registered by some imports, and in no captured graph
 NAMESPACES = ("_c10d_functional", "aten", "prims", "quantized_decomposed")
 
 
-def schema_orders() -> dict[str, tuple[str, ...]]:
-    """The arguments, in order, of every operator that may be in a graph, but for those that are always tensors."""
-    found = {}
+# their arguments are not the same in torch 2.11 to 2.15
+_UNSETTLED = ("_scaled_dot_product_attention_math_for_mps", "_flash_attention_forward", "_cudnn_attention_forward")
+
+
+def operators() -> Iterator[tuple[str, OpOverload]]:
+    """Every operator that may be in a graph, by name."""
     for namespace in NAMESPACES:
         find_operator(f"{namespace}.any.default")  # imports the modules that register them
         for name in operator_names(namespace):
             operator = find_operator(name)
-            arguments = operator._schema.arguments if operator is not None else []
-            names = tuple(argument.name for argument in arguments if str(argument.type) != "Tensor")
-            is_written = not name.startswith(_INDUCTOR) and not any(argument.is_out for argument in arguments)
-            if len(names) > 1 and is_written:
-                found[name] = names
+            is_written = not name.startswith(_INDUCTOR) and isinstance(operator, OpOverload)
+            if is_written and not any(argument.is_out for argument in operator._schema.arguments):
+                yield name, operator
+
+
+def schema_orders() -> dict[str, tuple[str, ...]]:
+    """The arguments of every operator, in order, but for those that are always tensors."""
+    found = {}
+    for name, operator in operators():
+        names = tuple(argument.name for argument in operator._schema.arguments if str(argument.type) != "Tensor")
+        if len(names) > 1:
+            found[name] = names
+    return found
+
+
+def schema_defaults() -> dict[str, dict[str, Any]]:
+    """The defaults of every operator by argument, as in a JSON file."""
+    found = {}
+    for name, operator in operators():
+        given = [argument for argument in arguments(operator) if argument.has_default]
+        if given and name.split(".")[1] not in _UNSETTLED:
+            found[name] = {argument.name: encode(to_name(argument.default)) for argument in given}
     return found
 
 
@@ -56,3 +83,5 @@ def text(orders: dict[str, tuple[str, ...]], order: list[str]) -> str:
 if __name__ == "__main__":
     found = schema_orders()
     FILE.write_text(text(found, common_order(found)), encoding="utf-8")
+    lines = (f"{json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(schema_defaults().items()))
+    DEFAULTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

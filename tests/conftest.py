@@ -16,7 +16,6 @@ import pytest
 from tests import browser
 from tests.forking import forked_programs
 from torch_ir import IR, explore
-from torch_ir.ir.graph import garbage_collection
 
 if TYPE_CHECKING:  # it imports torch
     from torch_ir import LocalRanks
@@ -34,7 +33,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # A worker holds more than a million objects of imported modules; with Python's 700, collections take twice the time.
 gc.set_threshold(10_000, 10, 10)
-garbage_collection._MOST = 3_000_000  # a full collection takes seconds here, not the tenths for which it is chosen
 _SHARED = pytest.StashKey[Path | None]()  # the folder of forked programs for all workers
 
 

@@ -67,7 +67,7 @@ def everything() -> IR:
         "none": None, "flag": True, "count": 3, "half": 0.5, "minus_zero": -0.0, "far": float("-inf"), "large": 2**80,
         "imaginary": 1 - 2j, "text": "a \"quoted\" \u00e9", "nested": [1, [None, "s"], []], "table": {"inner": [1]},
         "dtype": Dtype("bfloat16"), "device": Device("cuda:0"), "layout": Layout("strided"),
-        "memory_format": MemoryFormat("channels_last"), "size": Expr("2*batch + 1"),
+        "memory_format": MemoryFormat("channels_last"), "size": Expr("2*batch + 1"), "keepdim": False,
     }  # fmt: skip
     nodes = [
         OpNode(

@@ -101,7 +101,7 @@ def verdict(case: Case, ir: IR) -> str:
     for kind, weights in weight_sets(ir):
         why = exact_fault(ir, better, weights) if case.level == "clean" else ""
         if case.level != "clean":
-            proof = prove(ir, better, weights=weights, trials=1)
+            proof = prove(ir, better, weights=weights, trials=1, changes=report.changes)
             why = "" if proof.reason == NOTHING else proof.reason
             found = ROUNDING if proof.rounding else found
         if why:

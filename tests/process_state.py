@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from torch_ir.ir.graph.garbage_collection import _frozen_for_good, freeze_for_good
 from torch_ir.run.numeric_settings import settings
 
 _LOGGERS = ("", "torch", "torch_ir", "torch._subclasses.fake_tensor", "torch.fx", "torch._dynamo", "torch.export")
@@ -49,11 +48,10 @@ def process_state() -> dict[str, Any]:
 @contextmanager
 def new_objects_alone() -> Iterator[None]:
     """Collect and count only objects created from here on: a test process has millions, seconds for each collection."""
-    freeze_for_good()  # so that no capture counts them one by one
+    gc.freeze()
     try:
         yield
     finally:
-        _frozen_for_good.clear()
         gc.unfreeze()
 
 

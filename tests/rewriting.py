@@ -73,7 +73,7 @@ def proved(ir: IR, steps: Sequence[Step], *, exact: bool = False) -> tuple[IR, R
     """The same, with the report."""
     passes = [_as_pass(step) if isinstance(step, Rule) else step for step in steps]
     after, report = optimize(ir, passes=passes)
-    proof = prove(ir, after)
+    proof = prove(ir, after, changes=report.changes)
     assert proof.is_valid, f"{proof}\n{ir}\n{after}"
     assert not exact or proof.max_diff == 0.0, f"{proof}\n{ir}\n{after}"
     return after, report

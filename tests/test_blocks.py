@@ -191,6 +191,16 @@ def test_one_function_for_equal_blocks() -> None:
     assert ir.at_level("aten").to_json() == flat.to_json()
 
 
+def test_a_text_that_looks_like_a_function_is_a_text() -> None:
+    """Only names of functions keep blocks from being folded."""
+    flat = captured(Tower(0.1, 0.1).eval(), torch.randn(2, 4))
+    for node in flat.nodes:
+        node.attrs["note"] = "FunctionRef('Block')"
+    folded = flat.fold_blocks()
+    assert len([node for node in folded.nodes if node.is_call]) == 2
+    assert folded.at_level("aten").to_json() == flat.to_json()
+
+
 def test_both_forms_compute_the_same() -> None:
     model = Tower(0.1, 0.1, 0.2, 0.2).eval()
     flat, x = captured(model, torch.randn(2, 4)), torch.randn(2, 4)

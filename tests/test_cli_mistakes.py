@@ -1,6 +1,8 @@
 """Mistakes of users: names that do not exist, and files of the wrong kind, are one sentence that says what is wrong."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch.export import Dim
 from tests.command_line import failure
 from torch_ir import TensorMeta, extract_ir
 from torch_ir.cli import main
+from torch_ir.cli.models.config import load_config, model_class
 from torch_ir.ir import IR
 
 NET = """
@@ -160,3 +163,14 @@ def test_where_weights_are_dequantised_is_checked(here, capsys):
 
 def test_a_number_of_nodes_to_draw_is_not_negative(here, capsys):
     assert failure(capsys, "draw", "net.json", "--max-nodes", "-3") == "--max-nodes must be at least 0, not -3"
+
+
+@pytest.mark.parametrize(
+    "architectures", [5, [[1]], ["logging"], ["pipeline"], ["GPT2Config"], ["AutoConfig"], {"a": 1}]
+)
+def test_architectures_that_are_no_models(tmp_path: Path, architectures: Any) -> None:
+    """The usual model of the type is built where a configuration names anything but a class of models."""
+    settings = {"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 4, "vocab_size": 8, "n_positions": 4}
+    (tmp_path / "config.json").write_text(json.dumps({**settings, "architectures": architectures}))
+    config, name = load_config(str(tmp_path))
+    assert model_class(config, name).__name__ == "AutoModelForCausalLM"

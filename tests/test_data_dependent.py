@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from tests.proof import agrees, captured, module, ops, verdict
-from torch_ir import CaptureWarning, ExecutionError, IRExecutor, extract_ir, load_ir
+from torch_ir import CaptureWarning, ExecutionError, IRExecutor, extract_ir, load_ir, verify_ir_with_state_dict
+from torch_ir.analysis.values.prologue import split_prologue
 
 
 def rows(count: int) -> Tensor:
@@ -190,3 +191,25 @@ def test_a_write_beside_a_data_dependent_size(tmp_path: Path) -> None:
     for chosen in (torch.tensor([True, True, False]), torch.zeros(3, dtype=torch.bool)):
         for result, wanted in zip(executor(x, chosen), Both()(x, chosen), strict=True):
             assert torch.equal(result, wanted)
+
+
+class SizeOfWeights(nn.Module):
+    """A size that a buffer decides is bound where an input is selected, and read where a weight is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([True, False, True, False]))
+        self.register_buffer("weight", torch.arange(4.0))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x[:, self.mask] * self.weight[self.mask].exp(), self.mask.nonzero() * 2
+
+
+def test_a_size_that_weights_decide_is_known_in_a_run() -> None:
+    """Nodes with that size are not computed ahead of a run, where it has no value."""
+    model, x = SizeOfWeights().eval(), torch.randn(2, 4)
+    ir = extract_ir(model, (x,), strict=False)
+    (symbol,) = ir.symbols.values()
+    assert all(symbol.name not in out.shape for node in split_prologue(ir)[0] for out in node.outputs)
+    is_valid, report = verify_ir_with_state_dict(ir, model.state_dict(), model, (x,))
+    assert is_valid, report

@@ -40,6 +40,16 @@ def test_they_are_counted_instead():
     assert ir.to_json() == before  # the graph is as it was
 
 
+def test_one_whose_result_is_returned_is_drawn():
+    x, y, token = tensor("x"), tensor("y"), tensor("token")
+    nodes = [
+        OpNode("relu", "aten.relu.default", [x], [y]),
+        OpNode("check", "aten._functional_assert_scalar.default", [y], [token]),
+    ]
+    scene = build_scene(IR(nodes, [x], [y, token]), depth=1)
+    assert (names(scene), scene.note) == (["relu", "check"], "")
+
+
 def test_they_can_be_asked_for():
     """All of them, or one by its name."""
     scene = build_scene(checked(), assertions=True)

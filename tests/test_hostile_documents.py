@@ -1,4 +1,4 @@
-"""Every part of a device file, plan, adapter, map, memory plan and index, replaced by hostile values."""
+"""Every part of a device file, plan, adapter, map, memory plan, index or golden pack, replaced by hostile values."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cpu_time import at_most
-from tests.damage import planning_files
+from tests.damage import planning_files, tensor_files  # noqa: F401 - the latter enters its kinds
 from tests.damage.subject import FILES
 from tests.hostile_documents import hostile_documents
 from torch_ir.errors import TorchIRError
@@ -24,6 +24,7 @@ def _refusal(read: Callable[[], Any]) -> str | None:
 
 DOCUMENTS = [name for name, kind in FILES.items() if kind.make.__module__ == planning_files.__name__]
 DOCUMENTS = [name for name in DOCUMENTS if name not in ("the tensors of an adapter", "a trace")]  # not JSON
+DOCUMENTS += ["an index of shards", "the index of a golden pack without its digest"]
 SECONDS = 5  # of computing, for one document
 LONGEST = 600  # characters of an error
 

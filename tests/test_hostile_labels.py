@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.graphs import mlp
+from tests.graphs import mlp, tensor
 from tests.test_escaping import PAYLOADS, _seen
-from torch_ir import IR, diff, to_mlir, to_python
+from torch_ir import IR, OpNode, diff, to_mlir, to_python
 from torch_ir.analysis import plan_memory
 from torch_ir.analysis.graph_diff.diff_text import as_markdown
 from torch_ir.draw import memory_picture
 from torch_ir.errors import TorchIRError
-from torch_ir.ir import Origin
+from torch_ir.ir import Branch, Origin, Slot
 from torch_ir.ir.graph.name_grammar import is_line
 from torch_ir.simulators import to_scale_sim, to_timeloop, to_zigzag
 
@@ -108,6 +108,31 @@ def test_programs(write: Callable[[IR], str], graphs: list[IR]) -> None:
         assert all(character.isprintable() or character == "\n" for character in text), ir.model_name
     assert len(lines) == 1
     assert len(kinds) == (write is to_python)
+
+
+def _with_texts(text: str) -> IR:
+    """A graph with the text as an attribute, in the structure of its inputs and outputs, and as the name of a class."""
+    x = tensor("x", 2, 3)
+    node = OpNode("y", "aten.gelu.default", [x], [tensor("y", 2, 3)], {"approximate": text}, args=["self"])
+    given = Branch("tuple", (Branch("tuple", (Branch("dict", (Slot(0), text), (text, "k 0")),)), Branch("dict", ())))
+    inner = Branch("tuple", (Slot(1), text), (text, "k 1"), text)
+    returned = Branch("object", (Slot(0), inner), (text, "k 2"), text)
+    return IR([node], [x], [node.output, node.output], input_tree=given, output_tree=returned).check()
+
+
+def test_texts_in_programs() -> None:
+    """Each text is a constant of the Python source, whose syntax is that of any other; MLIR has as many lines."""
+    lines, kinds = set(), set()
+    for text in PAYLOADS:
+        try:
+            ir = _with_texts(text)
+        except TorchIRError:  # a name of a class must be printable
+            continue
+        tree = list(ast.walk(ast.parse(to_python(ir))))
+        kinds.add(tuple(type(node).__name__ for node in tree))
+        assert [node.value for node in tree if isinstance(node, ast.Constant)].count(text) >= 4
+        lines.add(to_mlir(ir).count("\n"))
+    assert len(lines) == len(kinds) == 1
 
 
 def test_files_of_simulators(graphs: list[IR], tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from tests.graphs import tensor
 from tests.hostile_values import operators, sweep
-from torch_ir import optimize
+from torch_ir import execute_ir, from_protobuf, optimize, to_protobuf, validate_ir
+from torch_ir.analysis import diff
 from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.analysis.values.constants import Constants
-from torch_ir.errors import GraphError, ShapeError
-from torch_ir.ir import IR, Layout, OpNode, Param, TensorMeta
+from torch_ir.errors import GraphError, SerializationError, ShapeError
+from torch_ir.ir import IR, Dtype, Layout, OpNode, Param, TensorMeta
 from torch_ir.ir.checks.limits import Budget
 from torch_ir.llm.forms.fixed_parts import new_budget, values_at
 from torch_ir.ops.tensor_data import from_tensor
@@ -172,3 +173,47 @@ def test_the_work_for_masks_and_tables_is_bounded() -> None:
         assert values_at(ir, [made.output], {}, {x: torch.zeros(2)}, Budget(most + 300))[0].tolist() == [0, 0]
         with pytest.raises(GraphError, match="'y', which depends on positions, takes too much memory or time"):
             values_at(ir, [made.output], {}, {x: torch.zeros(2)}, Budget(most))
+
+
+LARGE = (2**80, -(2**63) - 1, 2**64, 10**99)
+
+
+def _filled_with(number: int) -> IR:
+    full = OpNode(
+        "full", "aten.full.default", [], [tensor("full", 2, dtype="int64")], {"size": [2], "fill_value": number}
+    )
+    x = tensor("x", 2, dtype="int64")
+    add = OpNode("add", "aten.add.Tensor", [x, full.output], [tensor("add", 2, dtype="int64")], args=["self", "other"])
+    return IR([full, add], [x], [add.output])
+
+
+@pytest.mark.parametrize("number", LARGE)
+def test_an_integer_beyond_64_bits(number: int) -> None:
+    """No operator takes one; analyses of a graph that was not checked go on without its value."""
+    ir = _filled_with(number)
+    for read in (IR.from_json(ir.to_json()), IR.parse(ir.to_text()), from_protobuf(to_protobuf(ir))):
+        with pytest.raises(SerializationError, match="takes number as 'fill_value'") as caught:
+            validate_ir(read)
+        assert (caught.value.rule, caught.value.path) == ("R11", "$.nodes[0].attrs.fill_value")
+    assert len(optimize(ir, "full")[0].nodes) == 2
+    assert not diff(ir, _filled_with(1)).is_equal
+
+
+@pytest.mark.parametrize(("number", "dtype"), [(2**64 - 1, "uint64"), (-(2**63), "int64")])
+def test_the_largest_integers_are_accepted(number: int, dtype: str) -> None:
+    full = OpNode("full", "aten.full.default", [], [tensor("full", 1, dtype=dtype)],
+                  {"size": [1], "fill_value": number, "dtype": Dtype(dtype)})  # fmt: skip
+    ir = IR([full], [], [full.output])
+    assert validate_ir(ir)
+    assert execute_ir(ir, (), {})[0].tolist() == [number]
+
+
+@pytest.mark.parametrize("number", LARGE)
+@pytest.mark.parametrize("name", ["dim", "other"])
+def test_an_integer_argument_beyond_64_bits(name: str, number: int) -> None:
+    ir = {
+        "dim": call("aten.softmax.int", (2,), "float32", {"dim": number, "dtype": None}, self=torch.ones(2)),
+        "other": call("aten.mul.Scalar", (2,), "float32", {"other": number}, self=torch.ones(2)),
+    }[name]
+    with pytest.raises(SerializationError, match=f"as {name!r}, not {number!r:.60}"):
+        validate_ir(ir)

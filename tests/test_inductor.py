@@ -13,7 +13,7 @@ from torch._dynamo.utils import counters
 from torch._inductor import config
 
 import catalogue
-from torch_ir import IR, ExecutionError, extract_ir, to_torch
+from torch_ir import IR, ExecutionError, IRExecutor, extract_ir, to_torch
 from torch_ir.backends import Compiled, compile
 from torch_ir.backends.placement import placed
 from torch_ir.ir import Device, OpNode, TensorMeta
@@ -165,11 +165,21 @@ def test_a_graph_moves_to_another_device(ir: IR) -> None:
     assert (ir.device, moved.device) == ("cpu", "cuda:1")
 
 
+@pytest.mark.parametrize("backend", ["inductor", "torch", None])
+def test_a_graph_runs_on_the_device_of_its_weights(net: nn.Module, ir: IR, backend: str | None) -> None:
+    """A graph that was captured on a GPU creates its tensors where its weights are."""
+    there = placed(ir, torch.device("cuda:0"))
+    weights = net.state_dict()
+    run = compile(there, weights, backend=backend) if backend else IRExecutor(there, weights)
+    x = torch.randn(2, 3, 8, 8)
+    assert not difference(eager(net, x)[0], run(x)[0])
+
+
 @pytest.mark.parametrize(
     ("device", "backend", "said"),
     [
         ("toaster", "inductor", "device 'toaster' is not available: "),
-        ("meta", "onednn", "onednn runs only on the CPU; on meta, use inductor or torch"),
+        ("meta", "onednn", "onednn runs only on the CPU; on meta, use inductor or torch, or pass device='cpu'"),
     ],
 )
 def test_devices_that_cannot_be(ir: IR, net: nn.Module, device: str, backend: str, said: str) -> None:
@@ -214,9 +224,11 @@ def test_a_package_of_compiled_code(net: nn.Module, tmp_path: Path) -> None:
 
 
 @has_gpu
-def test_on_a_gpu(net: nn.Module, ir: IR) -> None:
-    """Recorded kernels return the model's results for inputs of later calls."""
-    compiled = compile(ir, net.state_dict(), device="cuda")
+@pytest.mark.parametrize("device", ["cuda", None])
+@pytest.mark.filterwarnings("ignore:inductor was never compared with torch on a GPU")
+def test_on_a_gpu(net: nn.Module, ir: IR, device: str | None) -> None:
+    """Recorded kernels return the model's results for inputs of later calls; the default device is the weights'."""
+    compiled = compile(ir, (net if device else net.cuda()).state_dict(), device=device)
     for _ in range(3):
         x = torch.randn(2, 3, 8, 8, device="cuda")
         assert not difference(eager(net.cuda(), x)[0], compiled(x)[0], rtol=1e-3, atol=1e-3)

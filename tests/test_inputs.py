@@ -8,7 +8,7 @@ import numpy
 import pytest
 import safetensors.torch as safetensors
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from torch_ir.cli.arguments.dynamic_sizes import choose_sizes
@@ -105,6 +105,7 @@ def test_tensors_come_back(name: str | None, dtype: str, shape: list[int | str])
     assert parse_input(text) == InputSpec(text, name, dtype, tuple(shape))
 
 
+@example(text=".0")
 @given(st.text(max_size=20))
 @settings(max_examples=300)
 def test_no_text_breaks_the_parser(text: str) -> None:

@@ -142,6 +142,23 @@ def test_the_step_that_gave_the_graph_is_told_and_kept() -> None:
     assert IR.from_json(ir.to_json()).extensions == {"captured_by": IN_STRICT_MODE}
 
 
+@pytest.mark.filterwarnings("ignore:captured by")
+def test_a_gpu_of_this_process_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TorchDynamo saves the random state of a visible GPU, which torch refuses in a forked process."""
+    here = os.getpid()
+
+    def random_state() -> torch.Tensor:
+        if os.getpid() != here:
+            raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+        return torch.empty(0)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", random_state)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda _: None)
+    case = CASES["ExactType"]
+    assert extracted(case, case.model().eval()).extensions["captured_by"] == IN_STRICT_MODE
+
+
 def test_a_capture_that_succeeded_suggests_no_fix() -> None:
     """The warning says what torch.export could not do; how to rewrite the model is for captures that fail."""
 

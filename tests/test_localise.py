@@ -14,8 +14,9 @@ import catalogue
 from tests import localising
 from tests.localising import TWICE, X, localised
 from tests.proof import captured, line_of, module, verdict
-from torch_ir import IR, verify_ir, verify_ir_with_state_dict
+from torch_ir import IR, ExecutionError, IRExecutor, verify_ir, verify_ir_with_state_dict
 from torch_ir.cli import main
+from torch_ir.ir.regroup.functions import outline
 
 # -- kinds of mistakes ------------------------------------------------------------------------------------------------
 
@@ -131,6 +132,21 @@ def test_a_node_that_cannot_run() -> None:
     assert "it cannot be computed: shape '[5, 6]' is invalid" in found.reason
 
 
+def test_the_node_that_fails_among_others_of_its_name() -> None:
+    """Nodes of two functions have the same names; the error knows its own."""
+    model = module(lambda self, x: (x.reshape(2, 6), x.reshape(2, 6).sum(1)))
+    ir = captured(model, X)
+    for name in ("reshape", "reshape_1"):
+        outline(ir, [ir.node(name)], name)
+    bodies = [*ir.functions.values()]
+    for body in bodies:
+        body.nodes[0].name = "reshape"
+    bodies[1].nodes[0].attrs["shape"] = [5, 6]
+    with pytest.raises(ExecutionError, match=r"^OpNode\('reshape', .*; in OpNode\('reshape_1'") as caught:
+        IRExecutor(ir, {})(X)
+    assert caught.value.node is bodies[1].nodes[0]
+
+
 def test_a_mistake_that_only_other_inputs_show() -> None:
     """Zeros hide a wrong factor; it is found on the inputs that verification draws."""
     model = module(lambda self, x: (x * 2).sin())
@@ -151,7 +167,7 @@ def test_a_mistake_that_only_a_second_call_shows() -> None:
     model = module(forward, buffers={"total": torch.zeros(4)})
     ir = captured(model, X)
     ir.node("add").inputs = (ir.params[0], *ir.node("add").inputs[1:])
-    found, report = localised(ir, model, X)
+    found, report = localised(ir, model, X, probe=False)  # which draws other values for the buffer
     assert "on a second call" in report.error_message
     assert (found.node, found.agreed) == ("add", ("b_total", "sum_1"))
     assert model.total.equal(torch.zeros(4))

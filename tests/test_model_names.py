@@ -352,6 +352,7 @@ def test_large_models_are_not_filled_with_random_numbers(capsys: pytest.CaptureF
     assert told.startswith("hf:llama has 6,738,415,616 weights, too many to fill with random numbers; give --weights")
 
 
+@pytest.mark.skipif(importlib.util.find_spec("timm") is not None, reason="timm is installed")
 def test_timm_is_an_extra(capsys: pytest.CaptureFixture[str]) -> None:
     """If it is missing, the error says how to install it."""
     told = failure(capsys, "extract", "timm:resnet50")

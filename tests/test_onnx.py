@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from tests.proof import assert_near, module
-from torch_ir import IR, extract_ir, optimize
+from torch_ir import IR, compile, extract_ir, optimize
 from torch_ir.errors import (
     CaptureWarning,
     ConversionError,
@@ -290,6 +290,8 @@ def test_sizes_that_nobody_can_give_are_one_sentence(tmp_path: Path) -> None:
     ir = captured(module(lambda self, x: x + 1), torch.randn(4), dynamic=({0: Dim("n")},))
     ir.constraints = ["n < 0"]
     with pytest.raises(ConversionError, match="found no sizes that Model admits"):
+        compile(ir, {}, backend="onnxruntime")
+    with pytest.raises(ConversionError, match="the model holds only where n < 0"):
         to_onnx(ir, tmp_path / "model.onnx")
 
 

@@ -48,8 +48,8 @@ def proved_at_every_level(entry: Entry) -> None:
     torch.manual_seed(0)
     flat = flatten_call(ir, entry.inputs(), entry.kwargs()) if entry.name in WITH_OWN_INPUTS else None
     for level in ("clean", "basic", "full"):
-        better, _ = optimize(ir, level)
-        proof = prove(ir, better, inputs=flat, trials=1)
+        better, report = optimize(ir, level)
+        proof = prove(ir, better, inputs=flat, trials=1, changes=report.changes)
         assert proof.is_valid, f"{level}: {proof}"
         assert level != "clean" or proof.max_diff == 0.0
         assert len(IR.from_json(better.to_json()).nodes) == len(better.nodes)
@@ -80,7 +80,8 @@ def test_every_architecture_is_optimised(name: str) -> None:
     ir = extract_ir(model, (), kwargs=inputs, strict=False)
     better, report = optimize(ir, "full")
     assert report.after.nodes <= report.before.nodes
-    proof = prove(ir, better, inputs=flatten_call(ir, (), inputs), weights=model.state_dict(), trials=1)
+    flat = flatten_call(ir, (), inputs)
+    proof = prove(ir, better, inputs=flat, weights=model.state_dict(), trials=1, changes=report.changes)
     assert proof.is_valid, proof
 
 

@@ -1,5 +1,6 @@
 """Convolutions with prepacked weights and Winograd's algorithm: the same results, or not packed."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,11 @@ from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.backends import compile
 from torch_ir.backends.onednn import PASSES
 from torch_ir.passes.optimize_levels import LEVELS
+from torch_ir.rewrite import SPREADS
 from torch_ir.run.benchmark import difference
 from torch_ir.run.executor import IRExecutor
 from torch_ir.run.tolerances import compare
+from torch_ir.run.weight_files import random_weights
 
 WEIGHTS = "w: float32[4, 3, 3, 3], b: float32[4]"
 CONV = "aten.conv2d.default(x, w, b, padding=[1, 1])"
@@ -298,6 +301,21 @@ def test_winograd(batch: int, reads: int, makes: int, height: int, width: int, p
         (found,) = IRExecutor(after, model.state_dict()).execute((x,))
         expected = model.double()(x.double())
     assert (found - expected).abs().max() < 5e-5 * expected.abs().max()
+
+
+def test_winograd_spreads_nan_within_its_tile() -> None:
+    """The report declares it; other results stay, and those that should be NaN are."""
+    conv = "aten.conv2d.default(x, w, None, padding=[1, 1])"
+    ir = small("x: float32[1, 128, 28, 28]", weights="w: float32[128, 128, 3, 3]", conv=conv)
+    after, report = optimize(ir, passes=["winograd"])
+    assert {what for change in report.changes for what in change.non_finite} == {SPREADS}
+    weights, x = random_weights(ir), torch.randn(1, 128, 28, 28, generator=torch.Generator().manual_seed(0))
+    x[0, 5, 13, 14] = math.nan
+    expected, found = (IRExecutor(graph, weights).run([x]).outputs[0] for graph in (ir, after))
+    missing = found.isnan()
+    assert bool(missing[expected.isnan()].all())
+    assert (int(expected.isnan()[0, 0].sum()), int(missing[0, 0].sum())) == (3 * 3, 4 * 4)
+    torch.testing.assert_close(found[~missing], expected[~missing], rtol=1e-3, atol=1e-4)
 
 
 def test_winograd_happens_once() -> None:

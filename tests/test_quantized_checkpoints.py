@@ -3,6 +3,7 @@
 import json
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from tests.quantized_checkpoints import Format, formats, fp8
 from torch_ir import IR, ExportError, IRExecutor, WeightLoadError, cost, cost_report, extract_ir, load_weights, optimize
 from torch_ir.cli import main
 from torch_ir.llm import checkpoint_weights, extract_llm, generate, to_checkpoint_layout
+from torch_ir.llm.checkpoint_layout import Layout
+from torch_ir.llm.quantization_options import EXPRESSIONS, TARGETS
 
 SIZES = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4,
@@ -352,3 +355,65 @@ def test_on_the_command_line(command: list[str], tmp_path: Path, capsys: pytest.
     changed["quantization_config"]["fmt"] = "e5m2"
     (tmp_path / "config.json").write_text(json.dumps(changed))
     assert "fmt='e5m2'" in failure(capsys, *arguments)
+
+
+_JUNK = (
+    None, True, -1, 0, 3, 1.5, "", "x", [], {}, [[1]], ["x"], [1], [0, 0], [-1, 5], 10**30, float("nan"), "a" * 5000,
+    {"a": 1}, {"a": {}}, ["re:("], ["("],
+)  # fmt: skip
+
+
+def _edited(config: Any) -> Iterator[Any]:
+    """Yield a configuration with each option, at any depth, replaced by values of other types, or left out."""
+    for key in list(config) if isinstance(config, dict) else range(len(config)) if isinstance(config, list) else ():
+        changed = [*_JUNK, *_edited(config[key])]
+        yield from (
+            {**config, key: value} if isinstance(config, dict) else [*config[:key], value, *config[key + 1 :]]
+            for value in changed
+        )
+        if isinstance(config, dict):
+            yield {other: value for other, value in config.items() if other != key}
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+def test_options_of_wrong_types_are_refused_in_one_sentence(llama: tuple[Any, IR], form: Format) -> None:
+    """Each edit of a valid configuration is laid out, or refused with a typed error."""
+    model, _ = llama
+    refused = 0
+    try:
+        for config in _edited(form.config):
+            model.config.quantization_config = config
+            try:
+                Layout.of(model, None)
+            except ExportError:
+                refused += 1
+    finally:
+        del model.config.quantization_config
+    assert refused > 20
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+$", "(.|.)" * 40 + "$", ".?" * 60, ".*" * 8 + "!", "(", "a" * 2000, r"(\w*)*"]
+)
+@pytest.mark.parametrize("option", ["modules_to_not_convert", "ignore"])
+def test_patterns_that_would_not_end_are_refused(llama: tuple[Any, IR], option: str, pattern: str) -> None:
+    """A pattern of a checkpoint may be a regular expression; matching one may take for ever."""
+    model, _ = llama
+    config: dict[str, Any] = {**FP8, option: [pattern]}
+    if option == "ignore":
+        config = {"quant_method": "compressed-tensors", "config_groups": {}, "ignore": [f"re:{pattern}"]}
+    model.config.quantization_config = config
+    try:
+        with pytest.raises(ExportError, match=f"{option}=.*simple regular expressions"):
+            Layout.of(model, None)
+    finally:
+        del model.config.quantization_config
+
+
+def test_patterns_of_published_checkpoints_are_accepted() -> None:
+    published = [
+        r"re:.*lm_head", r"re:.*self_attn\.(q|k|v|o)_proj$", r"re:.*\.layers\.\d+\.mlp\.experts\.\d+\..*",
+        r"re:^(?!.*experts).*$", r"re:visual.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*", "Linear", "lm_head",
+    ]  # fmt: skip
+    assert published in TARGETS
+    assert ["model.layers.*.self_attn", "lm_head", "vision_tower"] in EXPRESSIONS

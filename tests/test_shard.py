@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from torch.export import Dim
 
+from tests.graphs import mlp
 from tests.sharded_models import MORE, TENSOR_PARALLEL, Tower, collectives, language_model, sequence_parallel
 from torch_ir import IR, ShardError, cost, cost_report, diff, extract_ir, shard, transformers_plan, verify_sharded
 from torch_ir.ir.graph.placements import Shard, parse
@@ -278,3 +280,31 @@ def test_placements_are_read_as_they_are_written() -> None:
 def test_what_is_no_placement_is_refused(text: str) -> None:
     with pytest.raises(ShardError, match=r"invalid placement .*; expected replicate"):
         parse(text)
+
+
+_LONG = "f" * 10**6
+
+
+@pytest.mark.parametrize("name", ["base_model_tp_plan", "base_model_ep_plan"])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        True, 5, "x", ["x"], [[1]], {5: "colwise"}, {"fc1": ["colwise"]}, {"fc1": None}, {_LONG: "colwise"},
+        {f"layer{number}*": "colwise" for number in range(501)},
+    ],
+    ids=lambda plan: f"{plan!r:.20}",
+)  # fmt: skip
+def test_a_configuration_whose_plan_is_none(name: str, plan: Any) -> None:
+    """A config.json may hold anything where a plan is expected."""
+    config = transformers.LlamaConfig()
+    config.base_model_tp_plan, config.base_model_ep_plan = {"fc1": "colwise"}, {"fc1": "colwise"}
+    setattr(config, name, plan)
+    with pytest.raises(ShardError, match=f"{name} of LlamaConfig is not a plan: expected at most 500 module paths"):
+        transformers_plan(config, mlp(), expert_parallel=True)
+
+
+@pytest.mark.parametrize("architectures", [True, 5, "x", [[1]], [5], ["logging"], ["__builtins__"], {"a": 1}])
+def test_a_configuration_whose_architectures_are_none(architectures: Any) -> None:
+    config = transformers.LlamaConfig()
+    config.base_model_tp_plan, config.architectures = {"fc1": "colwise"}, architectures
+    assert transformers_plan(config, mlp()) == {"fc1": "colwise"}

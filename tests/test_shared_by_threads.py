@@ -14,9 +14,10 @@ from torch import nn
 from torch_ir import extract_ir, to_opset
 from torch_ir.capture.instrument import exclusive
 from torch_ir.capture.program.functional import functionalised
+from torch_ir.ir.graph.shared_switch import SharedSwitch
 from torch_ir.ops.fast_paths import plain_attention
 from torch_ir.ops.neutral_state import NeutralState
-from torch_ir.ops.shared_by_threads import SharedSwitch, decomposing
+from torch_ir.ops.shared_by_threads import decomposing
 from torch_ir.ops.torch_internals import LIST_COMPOSITES
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")

@@ -87,6 +87,25 @@ def test_a_journal_refuses_what_is_not_its_own(tmp_path: Path) -> None:
         Journal(tmp_path, SETTINGS)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        '"key": []', '"key": {}', '"status": ["ok"]', '"status": null', '"seconds": "1"', '"seconds": NaN',
+        '"seconds": true', '"nodes": 1208925819614629174706176', '"nodes": 1.5', '"diagnosis": "\\ud800"',
+        '"max_diff": 1e999',
+        '"model": 5', '"key": "k", "key": "l"', '"digest": ' + "[" * 1000,
+    ],
+)  # fmt: skip
+def test_rows_of_wrong_types_are_refused(tmp_path: Path, fields: str) -> None:
+    """Rows are data of a file that others may have written: tables and the page could not show them."""
+    with Journal(tmp_path, SETTINGS):
+        pass
+    others = ", ".join(f'"{name}": "x"' for name in ("model", "status") if f'"{name}"' not in fields)
+    (tmp_path / "rows.jsonl").write_text(f"{{{others}, {fields}}}\n")
+    with pytest.raises(SerializationError, match=r"line 1 of .* is not a row of a sweep"):
+        Journal(tmp_path, SETTINGS)
+
+
 def test_the_page_shows_hostile_text_as_text() -> None:
     """No text of a model or an error ends its element, or changes the page's policy."""
     hostile = "</script><script>alert(1)</script><!--SCRIPT--><!--"

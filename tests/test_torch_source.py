@@ -149,6 +149,8 @@ class Net(Part):
 
     def forward(self, x, *, scale):
         batch = x.shape[0]
+        given(x, torch.float32, (batch, 4))
+        given(scale, torch.float32, (4,))
         add = aten.add.Tensor(self.calls, other=1)  # int64[]
         # layers.0: Linear
         linear = aten.linear.default(x, self.layers[0].weight, self.layers[0].bias)  # float32[batch, 4]

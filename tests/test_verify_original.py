@@ -145,6 +145,64 @@ def test_a_model_that_may_be_called_once() -> None:
     assert "the model fails on a second call: used up" in report.notes
 
 
+def first_result(self: Any, x: Tensor) -> Tensor:
+    if not self.log:
+        self.log.append(x + self.w)
+    return self.log[0]
+
+
+def first_result_of_a_shape(self: Any, x: Tensor) -> Tensor:
+    return self.table.setdefault(tuple(x.shape), x + self.w)
+
+
+def offset_of_the_first_call(self: Any, x: Tensor) -> Tensor:
+    self.table.setdefault("offset", x.mean())
+    return x + self.w + self.table["offset"] - x.mean()
+
+
+@pytest.mark.filterwarnings("ignore::torch_ir.CaptureWarning")
+@pytest.mark.parametrize("forward", [first_result, first_result_of_a_shape, offset_of_the_first_call])
+def test_a_result_that_a_model_keeps_is_no_result_for_other_values(forward: Callable[..., Any]) -> None:
+    """The second call has other values: such a model returns what belongs to the first ones."""
+    report = verdict(extract_ir(Weighted(forward).eval(), (X,), strict=False), Weighted(forward), X)
+    assert not report.is_valid
+    assert "on a second call" in str(report.error_message)
+
+
+def last_input(self: Any, x: Tensor) -> Tensor:
+    if self.log and torch.equal(self.log[0], x):
+        return self.log[1]
+    self.log[:] = [x.clone(), x + self.w]
+    return self.log[1]
+
+
+def kept_over_weights(self: Any, x: Tensor) -> Tensor:
+    if "w" not in self.table:
+        self.table["w"] = self.w * 1
+    return x + self.table["w"]
+
+
+@pytest.mark.parametrize("forward", [last_input, kept_over_weights])
+def test_a_result_that_a_model_may_keep(forward: Callable[..., Any]) -> None:
+    """It belongs to the same values, or to weights alone."""
+    report = verdict(plus(), Weighted(forward), X)
+    assert report.is_valid, report
+
+
+def test_a_second_call_with_the_same_values_where_no_others_are_possible() -> None:
+    """The model rejects other values, and its second result differs."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        if not torch.equal(x, X):
+            raise ValueError("other values")
+        self.calls += 1
+        return x + self.w * self.calls
+
+    report = verdict(plus(), Weighted(forward), X)
+    assert not report.is_valid
+    assert "on a second call" in str(report.error_message)
+
+
 def test_parameters_by_name() -> None:
     """`get_parameter` requires an nn.Parameter."""
     model = module(lambda self, x: x @ self.get_parameter("layer.weight"), layer=nn.Linear(4, 4))

@@ -8,7 +8,6 @@ Names are resolved when first used, so that reading and drawing a graph does not
 
 from __future__ import annotations
 
-import gc
 import importlib
 import sys
 import warnings
@@ -202,17 +201,14 @@ def __getattr__(name: str) -> Any:
 
 def _imported(module: str) -> Any:
     """Import a module without garbage collection; torch does not warn that NumPy, an extra, is missing."""
-    is_enabled = gc.isenabled()
-    gc.disable()
-    try:
+    from torch_ir.ir.graph.garbage_collection import uncollected
+
+    with uncollected():
         if "torch" in sys.modules:
             return importlib.import_module(module)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Failed to initialize NumPy")
             return importlib.import_module(module)
-    finally:
-        if is_enabled:
-            gc.enable()
 
 
 def __dir__() -> list[str]:

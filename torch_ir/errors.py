@@ -146,7 +146,11 @@ class UnsupportedOperatorsError(ConversionError):
 
 
 class ExecutionError(TorchIRError):
-    """The graph could not be run with the given inputs and weights."""
+    """The graph could not be run with the given inputs and weights; `node` is the one that failed, if one did."""
+
+    def __init__(self, *args: object, node: Any = None) -> None:
+        super().__init__(*args)
+        self.node = node
 
 
 class GuardError(ExecutionError):

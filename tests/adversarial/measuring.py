@@ -20,7 +20,6 @@ from tests.adversarial.other_files import write_other_files
 from tests.adversarial.shapes import SHAPES
 from tests.adversarial.verbs import run_verb, write_target
 from torch_ir.ir import IR
-from torch_ir.ir.graph.garbage_collection import freeze_for_good
 
 SECONDS = 20
 MEMORY = 2 << 30
@@ -142,7 +141,7 @@ def _warm_up(verbs: Sequence[str], folder: Path) -> None:
             for verb in verbs:
                 run_verb(verb, file, second, folder)
     gc.collect()
-    freeze_for_good()  # a child need not scan objects that its parent has loaded
+    gc.freeze()  # a child need not scan objects that its parent has loaded
 
 
 class _quiet:

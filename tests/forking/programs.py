@@ -13,9 +13,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _BIN = Path(sys.executable).parent
+
+
+def _command(name: str) -> list[str]:
+    """The installed command, or the package of this checkout where it is not installed."""
+    return [str(_BIN / name)] if (_BIN / name).exists() else [sys.executable, "-m", "torch_ir"]
+
+
 FRESH = {
-    "torch-ir": [str(_BIN / "torch-ir")],
-    "pytorch-ir": [str(_BIN / "pytorch-ir")],
+    **{name: _command(name) for name in ("torch-ir", "pytorch-ir")},
     "python": [sys.executable],
     "torchrun": [sys.executable, "-m", "torch.distributed.run"],
     "page": [sys.executable, str(ROOT / "tests" / "documents.py")],

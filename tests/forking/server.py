@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import os
 import pkgutil
@@ -24,7 +25,6 @@ import numpy
 import torch
 
 from tests.forking import interpreter
-from torch_ir.ir.graph.garbage_collection import freeze_for_good
 from torch_ir.processes.process_end import end_with_parent
 
 _ENTRIES = {
@@ -239,7 +239,7 @@ def main() -> NoReturn:
         with suppress(ImportError):  # an error is raised where it is needed
             importlib.import_module(module)
     _warm_up()
-    freeze_for_good()  # children share these pages until they are written to
+    gc.freeze()  # children share these pages until they are written to
     for each in weakref.finalize._registry.values():  # type: ignore[attr-defined]
         each.atexit = False  # for the end of this process, which has none; thousands, of torch's operators
     request = serve(listener)

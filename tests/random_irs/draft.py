@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
 from tests.random_irs import shell
@@ -101,7 +102,7 @@ class Draft:
             input_tree=shell.input_tree(draw, count, symbols) if has_trees else None,
             output_tree=shell.tree_over(draw, range(len(results)), symbols) if has_trees else ...,
             model_name=draw.choice(("", "Net", "größe", "a b", "名前", "$expr")),
-            pytorch_version=draw.choice(("", "2.13.0")),
+            pytorch_version=draw.choice(("", version("torch").partition("+")[0])),
             device=draw.choice(("cpu", "cpu", "cuda:1", "meta")),
             mesh=self.mesh,
             fixed_layout=draw.choice(("", "", "model.py:3")),

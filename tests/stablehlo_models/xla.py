@@ -1,6 +1,5 @@
 """Compile StableHLO text with XLA on the CPU and run it on torch's tensors."""
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -20,10 +19,10 @@ from torch_ir.targets.write_stablehlo import to_stablehlo
 
 @cache
 def _backend() -> Any:
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     import jax
     import jax.extend
 
+    jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_x64", True)
     return jax.extend.backend.get_backend("cpu")
 
@@ -40,10 +39,11 @@ def to_array(tensor: Tensor) -> Any:
     import jax
     import ml_dtypes
 
+    place = _backend().local_devices()[0]  # by default, JAX takes a GPU where it sees one
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if tensor.dtype == torch.bfloat16:
-        return jax.device_put(tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
-    return jax.device_put(tensor.numpy())
+        return jax.device_put(tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16), place)
+    return jax.device_put(tensor.numpy(), place)
 
 
 def to_tensor(array: Any, dtype: torch.dtype) -> Tensor:

@@ -33,7 +33,9 @@ _FUSION = 1.6  # times as fast as `_SAME_KERNELS`: more than inductor was on any
 _log = logging.getLogger(__name__)
 
 
-@register_backend("auto", "the fastest installed back end, measured on the first call and cached", races=False)
+@register_backend(
+    "auto", "the fastest installed back end, measured on the first call and cached", races=False, checks_guards=True
+)
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     return Auto(ir, weights)
 
@@ -70,7 +72,7 @@ class Auto:
         if choice is None or found is None or refusal(self._ir, choice.backend):
             return None
         try:
-            run = found.prepare(self._ir, self._weights)
+            run = found.compile(self._ir, self._weights)
         except TorchIRError:  # something changed that the key does not cover
             return None
         self._choice = choice
@@ -81,7 +83,8 @@ class Auto:
         racing = {name: found for name, found in installed_backends().items() if found.races}
         if _LAST in racing:
             racing[_LAST] = racing.pop(_LAST)
-        best, run = _BASE, racing.pop(_BASE).prepare(self._ir, self._weights)
+        best, run = _BASE, racing.pop(_BASE).compile(self._ir, self._weights)
+        _on(run, values)()  # raises an error if the inputs violate a guard, before any choice is cached
         seconds: dict[str, float] = {}
         failed: dict[str, str] = {}
         for name, challenger in racing.items():
@@ -126,7 +129,7 @@ class _Lazy:
     """A back end that prepares the graph in its first run, so that the benchmark catches a failure."""
 
     def __init__(self, found: Backend, ir: IR, weights: Mapping[str, Tensor]) -> None:
-        self._prepare = partial(found.prepare, ir, weights)
+        self._prepare = partial(found.compile, ir, weights)
 
     @cached_property
     def run(self) -> Run:

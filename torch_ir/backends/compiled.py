@@ -28,7 +28,7 @@ from torch_ir.run.executor import CallReader, flatten_call
 from torch_ir.run.input_updates import apart_from
 from torch_ir.run.overlapping_inputs import refuse_shared_memory
 from torch_ir.run.storage_inputs import counted_inputs, refuse_parts
-from torch_ir.run.stored import loaded
+from torch_ir.run.stored import Weight, device_of, loaded
 from torch_ir.run.weight_files import WeightSource, fit_weights, weights_from
 
 ON_DEVICES = ("inductor", "torch")  # back ends that run on the device of the weights
@@ -54,32 +54,36 @@ def compile(
     By default, that is done for operators and dtypes in which the back end was never compared with eager; False never.
 
     `level` is that of `optimize`; None takes the graph as it is.
-    With `device`, weights are copied to it and new tensors are created there; inputs must be there too.
+    With `device`, weights are copied to it and new tensors are created there; inputs must be there too. By default, it
+    is the device of the weights.
     """
     found = find_backend(backend)
     place = None if device is None else find_device(device)
-    if place is not None and place.type != "cpu" and backend not in ON_DEVICES:
-        raise ExecutionError(f"{backend} runs only on the CPU; on {place}, use {' or '.join(ON_DEVICES)}")
     if verify and backend == "auto":
         raise CommandError("verify= needs a named back end; auto already compares each one with torch")
     if weights is None:
         weights = ir if isinstance(ir, nn.Module) else {}
     ir = graph_of(ir, example_inputs, "compile")
     with NeutralState(new_on_cpu=True):
-        given = dict(zip(map(_key, ir.params), fit_weights(ir, weights_from(weights), {}), strict=True))
+        fitted: Sequence[Weight] = fit_weights(ir, weights_from(weights), {})
+        place = place or device_of(ir, fitted)
+        if place is not None and place.type != "cpu" and backend not in ON_DEVICES:
+            raise ExecutionError(
+                f"{backend} runs only on the CPU; on {place}, use {' or '.join(ON_DEVICES)}, or pass device='cpu'"
+            )
+        if place is not None:
+            ir, fitted = placed(ir, place), [loaded(value, place) for value in fitted]
+        given = dict(zip(map(_key, ir.params), fitted, strict=True))
         better = ir if level is None else optimize(ir, level)[0]
-        better = better if place is None else placed(better, place)
         check_supported(better, backend)
         kept = {key: given[key] for key in map(_key, better.params) if key in given}
         held = [loaded(value, place).detach() for value in fit_weights(better, kept, {})]
         values = dict(zip(better.params, held, strict=True))
         shown = [symbol.tensor for symbol in _data_dependent(better) if symbol.tensor]
         graph, state = stateless(better, shown, in_place=found.in_place)
-        run = found.prepare(graph, {_key(param): value for param, value in values.items() if param not in state})
+        run = found.compile(graph, {_key(param): value for param, value in values.items() if param not in state})
         buffers = {param: values[param].clone() for param in state}
         compiled = Compiled(better, backend, run, buffers, [target.name for target, _ in graph.mutations])
-        if verify and place is not None:
-            ir, given = placed(ir, place), {key: loaded(value, place) for key, value in given.items()}
         if verify:
             check_results(backend, compiled.run_once, ir, given)
         elif verify is None:

@@ -17,7 +17,7 @@ from torch_ir.backends.cuda_graph import recorded, recorded_on
 from torch_ir.backends.gpu.decode_attention import with_decode_attention
 from torch_ir.backends.gpu.row_product import with_row_products
 from torch_ir.backends.table import Run, register_backend
-from torch_ir.errors import ExecutionError
+from torch_ir.errors import ExecutionError, first_line
 from torch_ir.ir import IR, TensorMeta, evaluate
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.torch_internals import HAS_MKLDNN
@@ -44,7 +44,7 @@ def require_compiler() -> None:
         raise ExecutionError(problem) from None
 
 
-@register_backend("inductor", "torch's own compiler", require=require_compiler, in_place=True)
+@register_backend("inductor", "torch's own compiler", require=require_compiler, in_place=True, checks_guards=True)
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     """Compile a graph of fixed sizes now; with symbolic sizes, on the first call and per set of guards."""
     from torch_ir.backends.inductor_code import Versions, compiled
@@ -76,7 +76,10 @@ class _Code:
 
     def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
         laid = _laid_out(self._ir, values, self._device)
-        results = self._call(*laid)
+        try:
+            results = self._call(*laid)
+        except RuntimeError as error:  # such as an assertion of the model
+            raise ExecutionError(f"inductor: {first_line(error)}") from error
         for index in self._written:
             if laid[index] is not values[index]:
                 values[index].copy_(laid[index])

@@ -12,7 +12,7 @@ from torch_ir.ir import IR
 from torch_ir.run.executor import IRExecutor
 
 
-@register_backend("torch", "the ATen calls of the graph one by one", in_place=True)
+@register_backend("torch", "the ATen calls of the graph one by one", in_place=True, checks_guards=True)
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     executor = IRExecutor(ir, weights, in_place=True)
 

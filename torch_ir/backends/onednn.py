@@ -25,7 +25,7 @@ def require_onednn() -> None:
         raise ExecutionError("this torch has no oneDNN (torch.backends.mkldnn); install a build for x86 or Arm")
 
 
-@register_backend("onednn", "the executor, with weights packed for oneDNN", require=require_onednn)
+@register_backend("onednn", "the executor, with weights packed for oneDNN", require=require_onednn, checks_guards=True)
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     packed, _ = optimize(with_calls_inline(ir), passes=PASSES)
     executor = IRExecutor(*bind(packed, weights))  # releases the unpacked weights

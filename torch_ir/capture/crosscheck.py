@@ -31,7 +31,8 @@ def quickly(
     try:
         quick = record_fast(model, *call, **options)
     except NotCoveredError as reason:
-        _log.info("%s is not recorded fast: %s", type(model).__name__, reason)
+        text = str(reason)
+        _log.info("%s is not recorded fast: %s", type(model).__name__, text, extra={"fallback": text})
         return otherwise()
     return quick if check is None else _checked(quick, check)
 

@@ -44,6 +44,12 @@ Handler = Callable[..., Any]  # called with the original function and its argume
 _ABSENT = object()
 
 
+def hide_gpu() -> None:
+    """Make torch see no GPU: a forked child cannot use its parent's CUDA, of which TorchDynamo reads the random state."""
+    torch.cuda.is_available = lambda: False
+    torch.cuda.device_count = lambda: 0  # type: ignore[assignment]  # it is cached in torch
+
+
 class _Here(threading.local):
     """The capture state of this thread."""
 

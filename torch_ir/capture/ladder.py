@@ -17,7 +17,7 @@ from typing import IO
 import torch
 
 from torch_ir.capture.diagnosis import in_brief
-from torch_ir.capture.instrument import exclusive
+from torch_ir.capture.instrument import exclusive, hide_gpu
 from torch_ir.capture.program.provenance import user_line
 from torch_ir.errors import CaptureWarning, Cause, ConversionError, ExportError, TorchIRError
 from torch_ir.ir import IR
@@ -103,6 +103,7 @@ def _answer(step: Step, replies: Connection, trace: IO[bytes]) -> None:
     end_with_parent()  # a model in an endless loop would run for ever
     write_stack_at_end(trace)
     torch.set_num_threads(1)  # the parent's thread pool does not exist here
+    hide_gpu()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", CaptureWarning)

@@ -25,6 +25,7 @@ from torch_ir.capture.state.input_questions import guard_by_code, input_question
 from torch_ir.capture.state.shared_memory import refuse_shared_memory
 from torch_ir.errors import Cause, ExportError
 from torch_ir.ir import IR
+from torch_ir.ops.torch_internals import pytree
 
 FIXED = "recording with fixed inputs"
 RECORDING, STRICTLY = "recording", "torch.export in strict mode"
@@ -148,4 +149,12 @@ def _unshared(request: Request, capture: Callable[[Request], IR]) -> IR:
         ir = capture(request)
     refuse_shared_memory(request.model, ir)
     questions.guard(ir, request.call)
+    for graph in ir.all_graphs():
+        graph.device = _device(request.call)
     return ir
+
+
+def _device(call: Call) -> str:
+    """Return the device of the capture: that of the inputs if they share one, else the CPU."""
+    found = {str(leaf.device) for leaf in pytree.tree_leaves(call) if isinstance(leaf, torch.Tensor)}
+    return found.pop() if len(found) == 1 and "meta" not in found else "cpu"

@@ -18,7 +18,7 @@ def checks_in(ir: IR) -> set[OpNode]:
     found: set[OpNode] = set()
     for node in reversed(ir.nodes):
         readers = {reader for tensor in node.outputs for reader in tensor.consumers}
-        if node.op_type.startswith(_ASSERTIONS) or (readers and readers <= found):
+        if readers <= found and (readers or node.op_type.startswith(_ASSERTIONS)):
             found.add(node)
     return found
 

@@ -20,7 +20,6 @@ from torch_ir.ir import IR, Limits
 from torch_ir.ir.checks.limits import allow_more
 from torch_ir.ir.files.atomic_write import write_bytes
 from torch_ir.ir.files.sniff_file import sniffed_errors
-from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.digest import digest_of
 from torch_ir.ir.json.encode import FORMAT, graph_document
@@ -52,18 +51,16 @@ def load_protobuf(path: str | os.PathLike[str], limits: Limits = Limits()) -> IR
 def to_protobuf(ir: IR) -> bytes:
     """Return the graph as a protobuf message; equal graphs have equal bytes. An invalid graph is refused."""
     require_graph(ir, "to_protobuf")
-    with uncollected():
-        return _write("Model", lambda model: _write_model(model, ir.check()))
+    return _write("Model", lambda model: _write_model(model, ir.check()))
 
 
 def from_protobuf(data: bytes, limits: Limits = Limits()) -> IR:
     """Read a graph from a protobuf message; errors have the JSON path of the document."""
-    with uncollected():
-        model = _read("Model", FORMAT, data, limits)
-        if not model.HasField("graph"):
-            raise SerializationError("the file contains no graph", "$", rule="R4")
-        record = GraphReader(model, limits).record(model.graph)
-        return IR.from_dict({"format": model.format, "version": model.version, **record}, limits)
+    model = _read("Model", FORMAT, data, limits)
+    if not model.HasField("graph"):
+        raise SerializationError("the file contains no graph", "$", rule="R4")
+    record = GraphReader(model, limits).record(model.graph)
+    return IR.from_dict({"format": model.format, "version": model.version, **record}, limits)
 
 
 def message_digest(data: bytes) -> str | None:
@@ -80,8 +77,7 @@ def _write_model(model: Any, ir: IR) -> None:
 
 def lowered_to_protobuf(document: dict[str, Any]) -> bytes:
     """Convert the result of `Lowered.to_dict` to a protobuf message."""
-    with uncollected():
-        return _write("LoweredModel", lambda model: _write_lowered(model, document))
+    return _write("LoweredModel", lambda model: _write_lowered(model, document))
 
 
 def _write_lowered(model: Any, document: dict[str, Any]) -> None:
@@ -91,14 +87,13 @@ def _write_lowered(model: Any, document: dict[str, Any]) -> None:
 
 def lowered_from_protobuf(data: bytes, limits: Limits = Limits()) -> dict[str, Any]:
     """Return what `Lowered.to_dict` returned."""
-    with uncollected():
-        message = _read("LoweredModel", _LOWERED_FORMAT, data, limits)
-        if message.version != _LOWERED_VERSION:
-            problem = f"the file has version {message.version}, but this torch_ir reads version {_LOWERED_VERSION}"
-            raise SerializationError(problem, "$.version", rule="R4")
-        if not message.HasField("lowered"):
-            raise SerializationError("the file contains no lowered graph", "$", rule="R4")
-        return lowered_record(message.lowered)
+    message = _read("LoweredModel", _LOWERED_FORMAT, data, limits)
+    if message.version != _LOWERED_VERSION:
+        problem = f"the file has version {message.version}, but this torch_ir reads version {_LOWERED_VERSION}"
+        raise SerializationError(problem, "$.version", rule="R4")
+    if not message.HasField("lowered"):
+        raise SerializationError("the file contains no lowered graph", "$", rule="R4")
+    return lowered_record(message.lowered)
 
 
 def _write(kind: str, fill: Callable[[Any], None]) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -14,11 +13,10 @@ import torch
 
 from torch_ir.errors import MissingExtraError, SerializationError, first_line
 from torch_ir.golden.pack import open_safetensors
+from torch_ir.ir.files.expanding_archive import refuse_expansion
 from torch_ir.ir.files.regular_file import IrregularFileError, open_regular
 
 _KINDS = (".safetensors", ".npz", ".npy")
-_MOST_EXPANDED, _MOST_TIMES = 1 << 28, 100  # limits of an archive: bytes, and expansion ratio beyond them
-
 
 Dumps = dict[str, Callable[[], Any]]  # names, and functions that read the tensors
 
@@ -83,19 +81,6 @@ def _tensors(file: Path, folder: Path, archives: ExitStack) -> Iterator[tuple[st
     else:
         name = file.relative_to(folder).with_suffix("").as_posix() if folder.is_dir() else file.stem
         yield name, partial(_read_file, file)
-
-
-def refuse_expansion(file: Path) -> None:
-    """Raise SerializationError for an archive that expands far beyond its size, before decompressing it."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-    except (OSError, zipfile.BadZipFile):
-        return  # numpy reports the error
-    packed = max(os.path.getsize(file), 1)
-    if size > _MOST_EXPANDED and size > _MOST_TIMES * packed:
-        problem = f"{file} expands from {packed:,} to {size:,} bytes, more than {_MOST_TIMES} times"
-        raise SerializationError(f"{problem}; save it without compression (numpy.savez)", rule="R2")
 
 
 def _read_file(file: Path) -> Any:

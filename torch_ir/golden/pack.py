@@ -66,6 +66,7 @@ class Value:
     is_random: bool = False
 
 
+_REQUIRED = ("name", "shape", "dtype", "stored", "file")
 _TEXTS = ("name", "node", "op_type", "module", "module_class", "source")
 _VALUE = {name: type(value) for name, value in vars(Value("", [], "", "", "")).items()}
 
@@ -95,10 +96,10 @@ class Pack:
         try:
             found = self._shard(value.file).get_tensor(value.name)
         except SafetensorError as error:
-            raise SerializationError(f"{self.folder / value.file}: {error}", rule="R8") from None
+            raise SerializationError(f"{self.folder / value.file}: {error!s:.200}", rule="R8") from None
         tensor = unstored(found, value.stored, value.dtype, value.shape)
         if list(tensor.shape) != value.shape:
-            problem = f"{value.name!r} has shape {list(tensor.shape)}, but the index says {value.shape}"
+            problem = f"{value.name!r:.80} has shape {list(tensor.shape)}, but the index says {value.shape!r:.80}"
             raise SerializationError(f"{self.folder / value.file}: {problem}", rule="R7")
         return tensor
 
@@ -178,7 +179,7 @@ def _read_shard(record: Any, path: str) -> Shard:
 
 def _read_value(record: Any, path: str, files: Mapping[str, Shard], limits: Limits) -> Value:
     allow_keys(record, _VALUE.keys(), path)
-    value = Value(**{key: _typed(record, key, kind, path) for key, kind in _VALUE.items() if key in record})
+    value = Value(**{key: _typed(record, key, _VALUE[key], path) for key in dict.fromkeys((*_REQUIRED, *record))})
     for key in _TEXTS:
         _line(getattr(value, key), f"{path}.{key}")
     for index, name in enumerate(value.reads):
@@ -231,7 +232,7 @@ def unstored(found: torch.Tensor, how: str, dtype: str, shape: list[int]) -> tor
             found = found.view(TORCH_DTYPES[dtype]).reshape(shape)
     except RuntimeError:
         held = f"{found.dtype}{list(found.shape)}"
-        raise SerializationError(f"a tensor {held} cannot be read as the {dtype}{shape} of the index") from None
+        raise SerializationError(f"a tensor {held} cannot be read as the {dtype}{shape!r:.80} of the index") from None
     if found.dtype != TORCH_DTYPES[dtype]:
         raise SerializationError(f"a tensor has dtype {found.dtype}, but the index says {dtype}")
     return found

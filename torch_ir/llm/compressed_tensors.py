@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,25 +12,31 @@ from torch import Tensor
 
 from torch_ir.errors import ExportError
 from torch_ir.llm import dequantize
+from torch_ir.llm.quantization_options import BLOCK, GROUP, TARGETS, Values
 from torch_ir.llm.quantized import Store, StoredWeight, empty
 
-_ALLOWED: Mapping[str, tuple[Any, ...]] = {
+_ALLOWED: Mapping[str, Collection[Any] | Values] = {
     "num_bits": (2, 4, 8), "type": ("int", "float"), "dynamic": (False, None),
     "strategy": ("tensor", "channel", "group", "tensor_group", "block"),
     "actorder": (None, False, "weight", "static"), "zp_dtype": (None, "torch.int8"),
     "symmetric": (True, False), "scale_dtype": (None, "torch.float8_e4m3fn", "torch.uint8"),
+    "group_size": Values(f"{GROUP.text}, or None", lambda value: value is None or value in GROUP),
+    "block_structure": BLOCK,
 }  # fmt: skip
-_FREE = ("block_structure", "group_size", "observer", "observer_kwargs")
+_FREE = ("observer", "observer_kwargs")
+_SIZES = {"group": "group_size", "tensor_group": "group_size", "block": "block_structure"}  # by strategy
 
 
 def stores(settings: Mapping[str, Any]) -> list[tuple[list[str], Store]]:
     """Return the groups of a configuration: the modules that each targets, and how it stores a weight."""
     groups = []
     for name, group in (settings.get("config_groups") or {}).items():
-        group = group if isinstance(group, dict) else group.model_dump()
-        weights = group.get("weights")
+        group = group.model_dump() if hasattr(group, "model_dump") else group
+        weights = group.get("weights") if isinstance(group, dict) else False
         if weights is None:
             continue
+        if not isinstance(weights, dict) or not group.get("targets") or group["targets"] not in TARGETS:
+            raise ExportError(f"{name!r:.80} of compressed-tensors needs weights, a dict, and targets, {TARGETS.text}")
         scheme = {key: getattr(value, "value", value) for key, value in weights.items()}
         _check(name, scheme)
         form = group.get("format") or settings.get("format")
@@ -46,8 +52,11 @@ def _check(name: str, scheme: Mapping[str, Any]) -> None:
         shown = str(value) if isinstance(value, torch.dtype) else value
         if values is None or shown not in values:
             raise ExportError(
-                f"the weights of {name!r} in compressed-tensors have {option}={shown!r:.80}, which is not supported"
+                f"the weights of {name!r:.80} in compressed-tensors have {option}={shown!r:.80}, which is not supported"
             )
+    size = _SIZES.get(str(scheme.get("strategy")))
+    if size is not None and scheme.get(size) in (None, -1):
+        raise ExportError(f"the weights of {name!r:.80} in compressed-tensors have no {size}")
 
 
 def _store_of(form: str, scheme: Mapping[str, Any], name: str) -> Store:
@@ -86,7 +95,7 @@ def _plain(key: str, weight: Tensor, *, scheme: Mapping[str, Any], dtype: torch.
 
 
 def _packed(key: str, weight: Tensor, *, scheme: Mapping[str, Any]) -> StoredWeight:
-    (rows, columns), bits = weight.shape, scheme["num_bits"]
+    (rows, columns), bits = weight.shape, scheme.get("num_bits", 8)
     shape, block = _scales(weight, scheme)
     if len(shape) != 2 or (block is not None and block[0] != 1):
         raise ExportError(f"{key!r} is packed with strategy {scheme.get('strategy')!r}, which is not supported")

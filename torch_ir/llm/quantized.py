@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from torch_ir.errors import ExportError, did_you_mean
 from torch_ir.llm import dequantize
+from torch_ir.llm.quantization_options import BLOCK, DICT, EXPRESSIONS, GROUP, GROUPED_NAMES, NAMES, TARGETS, Values
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class _Method:
     """A row of the table: reads the options of one method; `free` options do not change what is stored."""
 
     read: Callable[[dict[str, Any], Any], Quantization]
-    allowed: Mapping[str, Collection[Any]]  # option -> values; empty: any, `read` looks at it
+    allowed: Mapping[str, Collection[Any] | Values]  # option -> values; empty: any, `read` looks at it
     free: Collection[str] = field(default=())
 
 
@@ -55,6 +56,8 @@ def settings_of(config: Any) -> dict[str, Any] | None:
     """Return the `quantization_config` of a configuration or of one of its parts as a dict, or None."""
     for each in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))):
         found = getattr(each, "quantization_config", None)
+        if found is not None and not isinstance(found, dict) and not hasattr(found, "to_dict"):
+            raise ExportError(f"the quantization_config is {found!r:.80}, not a dict of options")
         if found is not None:
             return dict(found if isinstance(found, dict) else found.to_dict())
     return None
@@ -81,7 +84,7 @@ def quantization_of(model: Any) -> Quantization | None:
             near = did_you_mean(option, (*method.allowed, *method.free))
             raise ExportError(f"{what} has an unknown option {option!r} of {name}{near}")
         if values and _plain(value) not in values:
-            listed = ", ".join(map(repr, values))
+            listed = values.text if isinstance(values, Values) else ", ".join(map(repr, values))
             raise ExportError(f"{what} has {option}={_plain(value)!r:.80}; of {name}, only {listed} is supported")
     return method.read(settings, model)
 
@@ -180,7 +183,9 @@ def _must_divide(key: str, size: int, group: int) -> None:
 
 
 def _read_gptq(settings: dict[str, Any], model: Any) -> Quantization:
-    bits, group = settings["bits"], settings.get("group_size", 128)
+    bits, group = settings.get("bits"), settings.get("group_size", 128)
+    if bits is None:
+        raise ExportError("the quantization_config of gptq has no bits")
     offset = 0 if settings.get("checkpoint_format", "gptq") == "gptq_v2" else 1
     covers = _unless_skipped(None, model)
     inside = [name for names in settings.get("modules_in_block_to_quantize") or () for name in _listed(names)]
@@ -344,18 +349,18 @@ _METHODS: dict[str, _Method] = {
         _read_fp8,
         {
             "fmt": ("e4m3", None), "scale_fmt": ("float", None), "expert_dtype": ("fp8", None),
-            "activation_scheme": ("dynamic", "static"), "modules_to_convert": (None, ()), "weight_block_size": (),
-            "modules_to_not_convert": (),
+            "activation_scheme": ("dynamic", "static"), "modules_to_convert": (None, ()), "weight_block_size": BLOCK,
+            "modules_to_not_convert": EXPRESSIONS,
         },
         ("dequantize",),
     ),
-    "mxfp4": _Method(_read_mxfp4, {"modules_to_not_convert": ()}, ("dequantize",)),
+    "mxfp4": _Method(_read_mxfp4, {"modules_to_not_convert": EXPRESSIONS}, ("dequantize",)),
     "gptq": _Method(
         _read_gptq,
         {
             "bits": (2, 4, 8), "checkpoint_format": ("gptq", "gptq_v2"), "format": ("gptq", "gptq_v2", None),
             "pack_dtype": ("int32",), "dynamic": (None,), "lm_head": (False,), "is_marlin_format": (False,),
-            "group_size": (), "modules_in_block_to_quantize": (),
+            "group_size": GROUP, "modules_in_block_to_quantize": GROUPED_NAMES,
         },
         (
             "act_group_aware", "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs", "damp_percent",
@@ -368,7 +373,7 @@ _METHODS: dict[str, _Method] = {
         _read_awq,
         {
             "bits": (4,), "w_bit": (4,), "version": ("gemm", "GEMM"), "format": ("gemm", "GEMM", None),
-            "zero_point": (True,), "group_size": (), "modules_to_not_convert": (),
+            "zero_point": (True,), "group_size": GROUP, "modules_to_not_convert": EXPRESSIONS,
         },
         ("backend", "do_fuse", "exllama_config", "fuse_max_seq_len", "modules_to_fuse", "sym", "desc_act"),
     ),
@@ -377,7 +382,7 @@ _METHODS: dict[str, _Method] = {
         {
             "bnb_4bit_quant_type": ("nf4", "fp4"), "bnb_4bit_quant_storage": ("uint8",), "load_in_4bit": (),
             "load_in_8bit": (), "_load_in_4bit": (), "_load_in_8bit": (), "bnb_4bit_use_double_quant": (),
-            "llm_int8_skip_modules": (), "bnb_4bit_blocksize": (_BLOCK, None),
+            "llm_int8_skip_modules": EXPRESSIONS, "bnb_4bit_blocksize": (_BLOCK, None),
         },
         (
             "bnb_4bit_compute_dtype", "llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight",
@@ -387,7 +392,7 @@ _METHODS: dict[str, _Method] = {
     "compressed-tensors": _Method(
         _read_compressed,
         {
-            "config_groups": (), "format": (), "ignore": (), "quantization_status": ("compressed",),
+            "config_groups": DICT, "format": (), "ignore": TARGETS, "quantization_status": ("compressed",),
             "sparsity_config": (None, {}), "transform_config": (None, {}),
         },
         ("dequantize", "global_compression_ratio", "kv_cache_scheme", "run_compressed", "use_optimized_inference",
@@ -395,12 +400,12 @@ _METHODS: dict[str, _Method] = {
     ),
     "modelopt": _Method(
         _read_modelopt,
-        {"quant_algo": ("NVFP4", "FP8"), "group_size": (16, None), "ignore": (), "exclude_modules": ()},
+        {"quant_algo": ("NVFP4", "FP8"), "group_size": (16, None), "ignore": NAMES, "exclude_modules": NAMES},
         ("config_groups", "kv_cache_quant_algo", "kv_cache_scheme", "producer"),
     ),
     "torchao": _Method(
         _read_torchao,
-        {"quant_type": (), "modules_to_not_convert": (), "include_input_output_embeddings": (False,),
+        {"quant_type": (), "modules_to_not_convert": EXPRESSIONS, "include_input_output_embeddings": (False,),
          "untie_embedding_weights": (False,), "quant_type_kwargs": (None, {})},
     ),
 }  # fmt: skip

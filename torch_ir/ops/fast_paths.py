@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torch_ir.ops.shared_by_threads import SharedSwitch
+from torch_ir.ir.graph.shared_switch import SharedSwitch
 from torch_ir.ops.torch_internals import compile_stance, has_forward_hooks, set_compile_stance
 
 
@@ -36,6 +36,11 @@ _here = _Here()
 _attention = SharedSwitch(
     torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled, lambda _: False
 )
+_mkldnn: Any = torch.backends.mkldnn  # torch does not annotate it
+_onednn = SharedSwitch(
+    lambda: _mkldnn.enabled, lambda enabled: _mkldnn.set_flags(enabled, _fp32_precision=None), lambda _: False
+)
+_flash = SharedSwitch(torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp, lambda _: False)
 _stance = SharedSwitch(compile_stance, set_compile_stance, _StanceByThread)
 
 
@@ -45,6 +50,13 @@ def plain_attention() -> AbstractContextManager[None]:
     torch has one switch for the whole process: meanwhile, layers in other threads also run unfused.
     """
     return _attention
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Disable oneDNN, whose GELU returns NaN for infinity, and flash attention, which may lose NaN; process-wide."""
+    with _onednn, _flash:
+        yield
 
 
 @contextmanager

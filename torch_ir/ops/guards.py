@@ -17,13 +17,15 @@ from torch import nn
 from torch.fx.node import has_side_effect
 
 from torch_ir.errors import GuardError
-from torch_ir.ir import IR
+from torch_ir.ir import OpNode
 from torch_ir.ops.torch_internals import BASE, IS_PARAMETER, base_of, disabled_torch_function, gradient_of
 
 DECISION = "torch_ir.decision.default"
 FIXED_SHAPE = "torch_ir.fixed_shape.default"
 FIXED_VALUE = "torch_ir.fixed_value.default"
 FIXED_ATTRIBUTE = "torch_ir.fixed_attribute.default"
+GUARDS = (DECISION, FIXED_SHAPE, FIXED_VALUE, FIXED_ATTRIBUTE)
+_ASSERTIONS = ("aten._assert_async.", "aten._assert_scalar.", "aten.sym_constrain_range")
 OFFSET = " (storage_offset)"  # suffix of `IR.fixed_layout` if the line reads the storage offset
 
 _library: Any = torch.library.Library("torch_ir", "DEF")  # type: ignore[no-untyped-call]  # torch does not annotate it
@@ -120,15 +122,9 @@ def answer(value: torch.Tensor, name: str) -> bool | int:
     return any(own in vars(holder) for holder in (value, *type(value).__mro__))
 
 
-def without_attribute_guards(ir: IR) -> IR:
-    """Return a graph without guards of attributes, for a format whose tensors have none of them."""
-    if not any(node.op_type == FIXED_ATTRIBUTE for node in ir.nodes):
-        return ir
-    ir = ir.clone()
-    for node in ir.nodes:
-        node.inputs = node.inputs if node.op_type != FIXED_ATTRIBUTE else ()
-    ir.nodes = [node for node in ir.nodes if node.op_type != FIXED_ATTRIBUTE]
-    return ir
+def is_check(node: OpNode) -> bool:
+    """Whether a node only checks values: a guard of the capture, or an assertion of the model."""
+    return not node.outputs and (node.op_type in GUARDS or node.op_type.startswith(_ASSERTIONS))
 
 
 def is_users_class(kind: type[torch.Tensor]) -> bool:

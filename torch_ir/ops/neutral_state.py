@@ -17,7 +17,7 @@ import torch
 
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.attr_types import DTYPES
-from torch_ir.ops.shared_by_threads import SharedSwitch
+from torch_ir.ir.graph.shared_switch import SharedSwitch
 from torch_ir.ops.torch_internals import function_mode_count
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from torch_ir.ops.shared_by_threads import SharedSwitch
+from torch_ir.ir.graph.shared_switch import SharedSwitch
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from operator import attrgetter
 from threading import Thread
+from traceback import FrameSummary
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -391,14 +392,11 @@ def forget_results(mode: Any, is_forgotten: Callable[[Any], bool]) -> None:
 
 
 def guard_location() -> tuple[tuple[Any, str], Any]:
-    """Return the method of `ShapeEnv` that looks up the source line of a guard, and its answer for none.
-
-    `_get_stack_summary`, `SLoc`; 2.9 to 2.15.
-    """
+    """Return the method of `ShapeEnv` that looks up the source line of a guard (`SLoc`; 2.9 to 2.15), and an empty one."""
     from torch._guards import SLoc
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    return (ShapeEnv, "_get_stack_summary"), (SLoc(None, None), "")
+    return (ShapeEnv, "_get_stack_summary"), (SLoc(FrameSummary("", 0, ""), None), "")
 
 
 def symbolic_shape_settings() -> Any:

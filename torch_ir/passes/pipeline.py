@@ -16,7 +16,6 @@ from torch_ir.analysis.shapes.open_sizes import inside
 from torch_ir.analysis.values.rewrite_context import Knowledge, remembering
 from torch_ir.errors import INVALID_ARGUMENTS, CommandError, GraphError, did_you_mean
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
 from torch_ir.ir.plans.memory_plan import MemoryPlan
 from torch_ir.ir.regroup.functions import FUSED, called_by, calls_by_function, inline_all, retell_origins
@@ -64,7 +63,7 @@ def optimize(
     """
     ir = graph_of(ir, example_inputs, "optimize")
     steps = [_as_pass(step) for step in (_of_level(level) if passes is None else passes)]
-    with NeutralState(new_on_cpu=True), uncollected(), remembering(), journal() as entries:
+    with NeutralState(new_on_cpu=True), remembering(), journal() as entries:
         is_flat = not any(node.is_call for node in ir.nodes)
         folds = is_flat and (len(ir.nodes) > _DEEP if by_block is None else by_block)
         better = prepared(ir.fold_blocks() if folds else ir.clone())
@@ -83,7 +82,7 @@ def optimize(
     if verify and progress is not None:
         progress("running both graphs")
     with NeutralState(new_on_cpu=True):
-        proof = prove(ir, better, dtype, inputs=inputs, weights=weights) if verify else None
+        proof = prove(ir, better, dtype, inputs=inputs, weights=weights, changes=entries.changes) if verify else None
     return better, Report(ir, better, rows, entries.changes, list(entries.declined), proof)
 
 

@@ -1,8 +1,9 @@
 """Inputs for comparing two graphs: random ones, and extreme ones that random numbers never reach.
 
 Extreme inputs are all zeros, all ones (ties), masks with rows that keep nothing and rows that keep everything, large
-and small magnitudes, and NaN, infinities, negative zeros and subnormal numbers among ordinary ones. They have the
-smallest sizes that the graph admits, so that symbolic sizes are 1 where possible.
+and small magnitudes, and NaN, infinities, negative zeros and subnormal numbers among ordinary ones. Of NaN and
+infinities there are many, and one alone, which shows to which results it spreads. Extreme inputs have the smallest
+sizes that the graph admits, so that symbolic sizes are 1 where possible.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from torch_ir.ir import IR, TensorMeta, evaluate
 from torch_ir.ops.torch_types import TORCH_DTYPES
 
 RANDOM = "random"
-NAN, INFINITE = "NaN", "infinities"
 _LARGEST_INDEX = 8
 _EVERY = 5  # every fifth element becomes a special value
 # Exponents of the powers of two that scale inputs; products of two scaled values stay in the range of the dtype.
@@ -37,6 +37,12 @@ class Probe(NamedTuple):
     @property
     def is_extreme(self) -> bool:
         return self.kind != RANDOM
+
+
+def has_any(is_special: Callable[[torch.Tensor], torch.Tensor], values: Sequence[Any]) -> bool:
+    """Whether any number among input values is special, such as `torch.isinf`."""
+    floats = [value for value in values if isinstance(value, torch.Tensor) and _is_float(value)]
+    return any(bool(is_special(value.float() if value.element_size() == 1 else value).any()) for value in floats)
 
 
 def probes(ir: IR, inputs: Sequence[torch.Tensor] | None, trials: int) -> Iterator[Probe]:
@@ -102,8 +108,7 @@ def _changed(value: Any, change: Change, *, keeps_integers: bool) -> Any:
     """Return an input with extreme values in the same layout, or the same object if the change does not apply."""
     if not isinstance(value, torch.Tensor) or not value.numel():
         return value
-    is_float = value.is_floating_point() or value.is_complex()
-    if keeps_integers and not is_float and value.dtype != torch.bool:
+    if keeps_integers and not _is_float(value) and value.dtype != torch.bool:
         return value
     made = change(value)
     if made is value:
@@ -111,9 +116,13 @@ def _changed(value: Any, change: Change, *, keeps_integers: bool) -> Any:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu").copy_(made)
 
 
+def _is_float(value: torch.Tensor) -> bool:
+    return value.is_floating_point() or value.is_complex()
+
+
 def _masked_rows(value: torch.Tensor) -> torch.Tensor:
     """Return booleans, or integers used as such: all false in the first row, all true in the last."""
-    if value.is_floating_point() or value.is_complex() or not value.dim():
+    if _is_float(value) or not value.dim():
         return value
     made = (value % 2 if value.dtype != torch.bool else value).clone()
     rows = made.view(-1, made.shape[-1]) if made.is_contiguous() else made
@@ -123,25 +132,26 @@ def _masked_rows(value: torch.Tensor) -> torch.Tensor:
 
 def _scaled(value: torch.Tensor, sign: int) -> torch.Tensor:
     exponent = sign * _MAGNITUDES.get(value.dtype, _MAGNITUDE)
-    return value * 2.0**exponent if value.is_floating_point() or value.is_complex() else value
+    return value * 2.0**exponent if _is_float(value) else value
 
 
 def _tiny(value: torch.Tensor) -> torch.Tensor:
     """Return the values with subnormal numbers and zeros of both signs among them."""
-    if not (value.is_floating_point() or value.is_complex()):
+    if not _is_float(value):
         return value
     least = torch.finfo(value.dtype).smallest_normal
     return _sprinkled(value, (-0.0, least / 4, 0.0, -least / 2))
 
 
-def _sprinkled(value: torch.Tensor, numbers: tuple[float, ...]) -> torch.Tensor:
-    """Return floats with every fifth replaced by these numbers in turn; of complex numbers, every fifth part."""
+def _sprinkled(value: torch.Tensor, numbers: tuple[float, ...], *, once: bool = False) -> torch.Tensor:
+    """Return floats with every fifth, or the middle one, replaced by these numbers in turn; of complex ones, parts."""
     if value.is_complex():
-        return torch.view_as_complex(_sprinkled(torch.view_as_real(value.resolve_conj()).contiguous(), numbers))
+        parts = torch.view_as_real(value.resolve_conj()).contiguous()
+        return torch.view_as_complex(_sprinkled(parts, numbers, once=once))
     if not value.is_floating_point():
         return value
     flat = value.flatten().clone()
-    for count, place in enumerate(range(0, flat.numel(), _EVERY)):
+    for count, place in enumerate([flat.numel() // 2] if once else range(0, flat.numel(), _EVERY)):
         flat[place] = numbers[count % len(numbers)]
     return flat.view(value.shape)
 
@@ -153,6 +163,9 @@ _KINDS: dict[str, Change] = {
     "large values": partial(_scaled, sign=1),
     "small values": partial(_scaled, sign=-1),
     "zeros and subnormal numbers": _tiny,
-    NAN: partial(_sprinkled, numbers=(math.nan,)),
-    INFINITE: partial(_sprinkled, numbers=(math.inf, -math.inf)),
+    "NaN": partial(_sprinkled, numbers=(math.nan,)),
+    "infinities": partial(_sprinkled, numbers=(math.inf, -math.inf)),
+    "one NaN": partial(_sprinkled, numbers=(math.nan,), once=True),
+    "one infinity": partial(_sprinkled, numbers=(math.inf,), once=True),
+    "one negative infinity": partial(_sprinkled, numbers=(-math.inf,), once=True),
 }

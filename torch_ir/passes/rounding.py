@@ -47,19 +47,12 @@ class Rounding:
         self._ir, self._weights, self._make_wide, self._bind = ir, weights, wide, bind
         self._changed: list[IRExecutor] = []
 
-    def objection(
-        self, values: Sequence[Any], one: Sequence[Any], other: Sequence[Any], run: Run, *, may_be_finite: bool = False
-    ) -> str:
-        """Return the index of the first result that rounding cannot explain, with the reason, or "".
-
-        With `may_be_finite`, values that are NaN or infinite in the first graph may be finite in the second.
-        """
+    def objection(self, values: Sequence[Any], one: Sequence[Any], other: Sequence[Any], run: Run) -> str:
+        """Return the index of the first result that rounding cannot explain, with the reason, or ""."""
         exact = self._exact(values, run) or [None] * len(one)
         moved = [self._run_changed(values, seed, run) for seed in range(_CHANGES)]
         flipped = [run(executor, values) for executor in self._flipped]
         for index, (wanted, got, true) in enumerate(zip(one, other, exact, strict=True)):
-            if may_be_finite and isinstance(wanted, Tensor) and wanted.shape == got.shape:
-                got = torch.where(wanted.isfinite(), got, wanted)
             ties = [results[index] for results in flipped]
             while why := _objection(wanted, got, true, [results[index] for results in moved], ties):
                 if not _are_integers(wanted, got) or len(moved) == _MOST_CHANGES:
@@ -180,6 +173,9 @@ def _beyond_bound(
         return "NaN or infinity where the original is finite"
     if bool((~finite & others_finite & ~is_true).any()):
         return "finite where the original is NaN or infinite"
+    settled = torch.stack([~finite & _equal(one, near) for near in (one, *moved, true)]).all(0)
+    if bool((settled & ~_equal(one, other)).any()):
+        return "another of NaN, infinity and negative infinity than the original"
     both = finite & others_finite & is_true
     rescued = ~finite & others_finite & is_true & ~at_the_edge  # the original overflowed
     scale = _largest(true[both | rescued])
@@ -197,6 +193,11 @@ def _beyond_bound(
 
 def _largest(values: Tensor) -> float:
     return float(values.abs().max()) if values.numel() else 0.0
+
+
+def _equal(one: Tensor, other: Tensor) -> Tensor:
+    """Whether elements are equal; NaN equals NaN."""
+    return (one == other) | (one.isnan() & other.isnan())
 
 
 def _moved(values: Sequence[Any], seed: int) -> list[Any]:

@@ -17,7 +17,6 @@ from torch_ir.analysis.values.rewrite_context import Knowledge, remembering
 from torch_ir.errors import QuantizationError, did_you_mean
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames, taken_names
-from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
 from torch_ir.ir.regroup.functions import FUSED, further_entries, with_calls_open
 from torch_ir.passes.pass_registry import Pass, find_pass
@@ -52,7 +51,7 @@ def quantize(
     recipe = Recipe.of(recipe)
     if KEY in ir.extensions:
         raise QuantizationError("the graph is quantised already; quantise the original graph")
-    with uncollected(), remembering():
+    with remembering():
         graph = with_calls_open(prepared(ir.clone()), lambda call: call.op_type.startswith(FUSED))
         choices = [Choices(each, recipe, ranges or {}) for each in (graph, *further_entries(graph).values())]
         quantizing = _Quantizing({node: chosen for each in choices for node, chosen in each.nodes.items()})

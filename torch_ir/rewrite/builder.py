@@ -11,6 +11,10 @@ from torch_ir.ir import Dim, Dtype, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.ir.graph.origins import origin_for
 
+# How the results of a replacement may differ for NaN and infinities; verification accepts nothing else.
+REORDERS = "NaN from infinities, such as inf - inf, may become an infinity or a number"
+CUTS = "NaN may become a number, and an infinity NaN"
+SPREADS = "NaN and infinities may change results that did not depend on them"
 Number = Union[bool, int, float, complex]
 _Call = tuple[dict[str, TensorMeta], dict[str, Any], list[TensorMeta]]  # inputs, attributes, outputs
 
@@ -44,6 +48,7 @@ class Builder:
 
     def __init__(self, context: Knowledge, names: Callable[[], FreeNames], replaced: Sequence[OpNode]) -> None:
         self.nodes: list[OpNode] = []
+        self.non_finite: tuple[str, ...] = ()
         self._context = context
         self._names = names
         self._replaced = list(replaced)
@@ -126,6 +131,10 @@ class Builder:
     def stands_for(self, *nodes: OpNode | None) -> None:
         """Count further nodes, besides those of the pattern, as replaced by the new nodes."""
         self._replaced[:0] = [node for node in nodes if node is not None]
+
+    def may_change(self, *non_finite: str) -> None:
+        """Declare how results may differ for NaN and infinities: `REORDERS`, `CUTS`, `SPREADS`."""
+        self.non_finite = non_finite
 
     def is_weight(self, tensor: TensorMeta) -> bool:
         """Whether a tensor depends only on weights and constants, so that what is computed from it is computed once."""

@@ -18,11 +18,12 @@ from torch_ir.ir.graph.origins import call_of, modules_around
 
 @dataclass(frozen=True)
 class Change:
-    """A change: the rule, the node, and the captured nodes involved."""
+    """A change: the rule, the node, the captured nodes involved, and how NaN and infinities may differ after it."""
 
     rule: str
     node: str
     origins: tuple[str, ...] = ()
+    non_finite: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ class Journal:
     declined: dict[Decline, None] = field(default_factory=dict)
     opened: dict[IR, Opened] = field(default_factory=dict)
 
-    def changed(self, rule: str, node: str, origins: tuple[str, ...] = ()) -> None:
-        self.changes.append(Change(rule, node, origins))
+    def changed(self, rule: str, node: str, origins: tuple[str, ...] = (), non_finite: tuple[str, ...] = ()) -> None:
+        self.changes.append(Change(rule, node, origins, non_finite))
 
     def merged(self, ir: IR, nodes: Sequence[OpNode]) -> None:
         """Record that nodes were replaced together: calls that contain only some of them are no longer whole."""

@@ -91,7 +91,7 @@ class _Rewriting:
             why = self._refusal(rule, node, result)
             if why is None:
                 self.journal.merged(self.ir, build.replaced)
-                self._replace(rule, found, result)
+                self._replace(rule, found, result, build.non_finite)
                 return build.nodes
             for made in reversed(build.nodes):
                 made.inputs = ()
@@ -119,7 +119,7 @@ class _Rewriting:
                 return why
         return "" if all(new is None or new is old for old, new in zip(node.outputs, results, strict=True)) else None
 
-    def _replace(self, rule: Rule, found: Match, result: Any) -> None:
+    def _replace(self, rule: Rule, found: Match, result: Any, non_finite: tuple[str, ...]) -> None:
         node = found.node
         for old, new in zip(node.outputs, _listed(result), strict=True):
             if new is not None and new is not old:
@@ -128,7 +128,7 @@ class _Rewriting:
                     self.touched.add(new.producer)
                 self.context.replace(old, new)
         self.count += 1
-        self.journal.changed(rule.name, node.name, node.origins)
+        self.journal.changed(rule.name, node.name, node.origins, non_finite)
         self._let_go(node)
 
     def _let_go(self, node: OpNode) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from torch_ir.errors import first_line
+from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.tolerances import compare
 
@@ -116,7 +117,8 @@ def race(
     calls = {name: _calls(action, clock) for name, action in actions.items()}
     seconds: dict[str, list[float]] = {name: [] for name in names}
     start = clock()
-    with _uncollected():
+    gc.collect(1)  # nothing looks at older objects before the end
+    with uncollected():
         for number in range(repeat):
             first = number % len(names)
             for name in (*names[first:], *names[:first]):
@@ -155,17 +157,6 @@ def _turn(action: Action, calls: int, clock: Callable[[], float]) -> float:
     for _ in range(calls):
         action()
     return (clock() - start) / calls
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Collect young garbage, then disable automatic collection; nothing looks at older objects before it ends."""
-    gc.collect(1)
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def difference(expected: Any, actual: Any, rtol: float | None = None, atol: float | None = None) -> str:

@@ -68,9 +68,9 @@ class Program:
         except GuardError:  # names the place in the model
             raise
         except ExecutionError as error:  # inside a function: add the call
-            raise ExecutionError(f"{error}; in {self._place(error)}") from error
+            raise ExecutionError(f"{error}; in {_place(self._node(error))}", node=error.node) from error
         except Exception as error:  # an operator failed: add the node
-            raise ExecutionError(f"{self._place(error)}: {first_line(error)}") from error
+            raise ExecutionError(f"{_place(node := self._node(error))}: {first_line(error)}", node=node) from error
 
     def places(self) -> dict[str, dict[int, OpNode]]:
         """Map the lines of this program, and of those that it calls, to nodes, by file name in tracebacks."""
@@ -79,18 +79,22 @@ class Program:
             found.update(function.program.places())
         return found
 
-    def _place(self, error: BaseException) -> str:
+    def _node(self, error: BaseException) -> OpNode | None:
+        """Return the node of this program whose line raised an error."""
         trace, line = error.__traceback__, 0
         while trace is not None:
             if trace.tb_frame.f_code.co_filename == self._file:
                 line = trace.tb_lineno
             trace = trace.tb_next
-        node = self._node_of_line.get(line)
-        if node is None:
-            return "the graph"
-        place = [f"module {node.origin.module}" if node.origin.module else "", node.origin.source]
-        message = ", ".join(filter(None, place))
-        return f"{node!r} ({message})" if message else repr(node)
+        return self._node_of_line.get(line)
+
+
+def _place(node: OpNode | None) -> str:
+    if node is None:
+        return "the graph"
+    place = [f"module {node.origin.module}" if node.origin.module else "", node.origin.source]
+    message = ", ".join(filter(None, place))
+    return f"{node!r} ({message})" if message else repr(node)
 
 
 class _Writer:

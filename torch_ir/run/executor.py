@@ -29,7 +29,7 @@ from torch_ir.run.isolated import run_isolated
 from torch_ir.run.memory_check import MemoryCheck
 from torch_ir.run.overlapping_inputs import refuse_shared_memory
 from torch_ir.run.ranks import NO_RANK, Rank
-from torch_ir.run.stored import StoredTensor, Weight, loaded
+from torch_ir.run.stored import StoredTensor, Weight, device_of, loaded
 from torch_ir.run.watched_values import DeclarationWatch, NamedValues
 from torch_ir.run.weight_files import (
     WeightSource,
@@ -66,7 +66,8 @@ class IRExecutor:
     where their old value is not read any more. `watch` is called with every value that a node makes; one
     inside a function is named as in a golden pack: `block/linear@2` in the third call. A run that would need more than
     `limits.memory_bytes`, by the sizes that the graph declares, is refused. A sharded graph needs the `mesh` that this
-    process is a rank of; whole weights are sharded for it, and only its pieces of files are read.
+    process is a rank of; whole weights are sharded for it, and only its pieces of files are read. Without `device`, it
+    runs on the device of the weights.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class IRExecutor:
         self.ir = with_named_arguments(ir)
         self.rank = NO_RANK if mesh is None else Rank.of(mesh, ir)
         self.limits = limits
-        self.device = torch.device(device) if device is not None else None
+        self.device = self._given_device = torch.device(device) if device is not None else None
         self.constants = {**self.rank.constants(), **(constants or {})}
         self._named = None if watch is None or isinstance(watch, DeclarationWatch) else NamedValues(self.ir, watch)
         self._watch = self._named or watch
@@ -138,7 +139,9 @@ class IRExecutor:
             raise ExecutionError(
                 "the graph writes in place, so its weights cannot be streamed; load them without stream"
             )
-        if lazy != self._lazy:
+        device = self._given_device or device_of(self.ir, values)
+        if (lazy, device) != (self._lazy, self.device):
+            self.device = device
             self._plan(lazy)
         changing = {target for target, _ in self.ir.mutations}
         self._params = [

@@ -18,6 +18,7 @@ from typing import Any, Union
 import torch
 
 from torch_ir.errors import SerializationError, WeightLoadError
+from torch_ir.ir import IR
 from torch_ir.ir.files.regular_file import open_regular
 from torch_ir.ir.files.side_file import SAFETENSORS
 from torch_ir.ir.json.json_text import parse_json
@@ -83,6 +84,21 @@ def loaded(weight: Weight, device: torch.device | None = None) -> torch.Tensor:
     """Return a weight as a tensor, reading it if it is in a file."""
     tensor = weight.load() if isinstance(weight, StoredTensor) else weight
     return tensor if device is None else tensor.to(device)
+
+
+def device_of(ir: IR, weights: Iterable[Weight]) -> torch.device | None:
+    """Return the device of a graph's weights in order, if they have one and it is not that of the graph.
+
+    Values in the graph and in files have none.
+    """
+    given = zip(ir.params, weights, strict=True)
+    found = {
+        value.device
+        for param, value in given
+        if not isinstance(value, StoredTensor) and (param.param is None or param.param.data is None)
+    }
+    device = found.pop() if len(found) == 1 else None
+    return None if device is None or device.type == "meta" or ir.device in (device.type, str(device)) else device
 
 
 def stored_tensors(path: Path) -> dict[str, StoredTensor]:

@@ -13,6 +13,7 @@ from typing import Any
 from torch_ir.errors import ConversionError, GraphError, did_you_mean
 from torch_ir.ir import Device, Dtype, Expr, FunctionRef, Layout, MemoryFormat, OpNode
 from torch_ir.ir.graph.attr_types import values_in
+from torch_ir.ir.json.json_values import INT64
 from torch_ir.ops.schema import Operator, arguments, name_arguments, takes_any_keyword, takes_any_number
 from torch_ir.ops.torch_internals import OpOverload, schema_of
 
@@ -30,8 +31,10 @@ class ArgumentType:
 
 
 def _is_one_of(*types: type) -> Fits:
+    """Accept values of these types; an integer must fit 64 bits, without a sign too if other numbers are accepted."""
     known = frozenset(types)
-    return lambda value: type(value) in known
+    most = 2 * INT64 if float in known else INT64
+    return lambda value: type(value) in known and (type(value) is not int or -INT64 <= value < most)
 
 
 # Arguments that index dimensions. torch accepts no symbolic size there, and rewrites compute with them.

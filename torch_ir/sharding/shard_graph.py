@@ -92,22 +92,13 @@ def _entry(ir: IR, plan: Plan, axis: str, ranks: int, ends: Ends, mesh: Mapping[
     changed = [(graph.local(target), graph.read(value, graph.home[target])) for target, value in ir.mutations]
     number = [] if graph.writer.rank is None else [graph.writer.rank]
     others = {name: _entry(body, plan, axis, ranks, ends, mesh) for name, body in further_entries(ir).items()}
-    return IR(
-        graph.writer.nodes,
-        map(graph.local, ir.graph_inputs),
-        made,
+    return ir.replaced(
+        nodes=graph.writer.nodes,
+        graph_inputs=map(graph.local, ir.graph_inputs),
+        graph_outputs=made,
         params=[*map(graph.local, ir.params), *number],
         mutations=changed,
         functions={**graph.functions, **others},
         symbols=[replace(s, tensor=graph.local(s.tensor) if s.tensor else None) for s in ir.symbols.values()],
-        constraints=ir.constraints,
-        input_tree=ir.input_tree,
-        output_tree=ir.output_tree,
-        model_name=ir.model_name,
-        pytorch_version=ir.pytorch_version,
-        device=ir.device,
         mesh={**mesh, axis: ranks},
-        fixed_layout=ir.fixed_layout,
-        modules=ir.modules,
-        extensions=ir.extensions,
     )

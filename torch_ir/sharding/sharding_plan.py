@@ -18,6 +18,7 @@ from torch_ir.sharding.heads import with_shared_heads
 from torch_ir.sharding.styles import Style, style_of
 
 _MOST_PATTERNS = 500  # rows with `*`: each is compared with each path
+_LONGEST = 1000  # characters of a path or style in a configuration
 _MOST_PARTIAL = 3  # `*` in a pattern that match part of a step, as in `layer*`
 
 
@@ -109,8 +110,8 @@ def transformers_plan(
     if ranks is not None and (type(ranks) is not int or ranks < 1):
         raise ShardError(f"ranks must be an integer of at least 1, not {ranks!r:.80}")
     config = getattr(source, "config", source)
-    plan = _below_base(getattr(config, "base_model_tp_plan", None) or {}, ir)
-    experts = _below_base(getattr(config, "base_model_ep_plan", None) or {}, ir) if expert_parallel else {}
+    plan = _below_base(_rows_of(config, "base_model_tp_plan"), ir)
+    experts = _below_base(_rows_of(config, "base_model_ep_plan"), ir) if expert_parallel else {}
     if not (experts if expert_parallel else plan):
         kind = "expert" if expert_parallel else "tensor"
         raise ShardError(f"{type(config).__name__} has no plan for {kind} parallelism; write one")
@@ -127,6 +128,16 @@ def transformers_plan(
             )
     rows = found
     return rows if ranks is None else with_shared_heads(rows, patterns, ir, ranks)
+
+
+def _rows_of(config: Any, name: str) -> dict[str, str]:
+    """Return a plan of a configuration, which a file may replace by anything."""
+    rows = getattr(config, name, None) or {}
+    texts = [text for row in rows.items() for text in row] if isinstance(rows, dict) else [None]
+    if len(texts) > 2 * _MOST_PATTERNS or not all(isinstance(text, str) and len(text) <= _LONGEST for text in texts):
+        expected = f"expected at most {_MOST_PATTERNS} module paths, each with a style, of {_LONGEST} characters"
+        raise ShardError(f"{name} of {type(config).__name__} is not a plan: {expected}")
+    return dict(rows)
 
 
 def _below_base(plan: Mapping[str, str], ir: IR) -> dict[str, str]:
@@ -150,6 +161,7 @@ def _of_head(source: Any, ir: IR) -> dict[str, str]:
     if hasattr(source, "architectures"):  # a configuration
         import transformers
 
-        names = [ir.model_name, *(source.architectures or [])]
-        kind = next((found for name in names if (found := getattr(transformers, name, None))), kind)
+        names = [ir.model_name, *(source.architectures if isinstance(source.architectures, list) else ())]
+        found = (getattr(transformers, name, None) for name in names if isinstance(name, str))
+        kind = next((each for each in found if isinstance(each, type)), kind)
     return dict(getattr(kind, "_tp_plan", None) or {})

@@ -5,6 +5,7 @@ It reads a line of JSON per job and replies with one: the worker's report, or ho
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -22,7 +23,6 @@ import torch.export  # needed by models of transformers
 
 from torch_ir.capture import extract_ir
 from torch_ir.ir.files.temporary_folders import TemporaryFolder
-from torch_ir.ir.graph.garbage_collection import freeze_for_good
 from torch_ir.processes.forked_child import ForkedChild
 from torch_ir.processes.process_end import ending
 from torch_ir.sweep import child
@@ -47,7 +47,7 @@ def main(preload: str) -> None:
             importlib.import_module(name)
     with suppress(Exception):  # likewise
         _warm_up()
-    freeze_for_good()  # workers share these pages as long as they are not modified
+    gc.freeze()  # workers share these pages as long as they are not modified
     while line := sys.stdin.readline():
         answers.write(json.dumps(_run_job(**json.loads(line))) + "\n")
         answers.flush()

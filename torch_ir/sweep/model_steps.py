@@ -13,7 +13,7 @@ from torch_ir.analysis import cost
 from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.ir import IR
 from torch_ir.ir.json.digest import stated_digest
-from torch_ir.passes import optimize
+from torch_ir.passes import Report, optimize
 from torch_ir.passes.random_check import prove
 from torch_ir.run.executor import flatten_call
 from torch_ir.verify import VerificationReport, verify_ir_with_state_dict
@@ -31,7 +31,7 @@ class Work:
         self._entry, self._plan, self._file = job.entry, job.plan, graph
         self._case: Case | None = None
         self._ir: IR | None = None
-        self._better: IR | None = None
+        self._better: tuple[IR, Report] | None = None
 
     def take(self, step: str) -> dict[str, Any]:
         """Run a step; return its facts and its duration."""
@@ -73,8 +73,8 @@ class Work:
         return {"flops": _number(costs.flops), "bytes": _number(costs.bytes)}
 
     def _optimize(self) -> dict[str, Any]:
-        self._better, _ = optimize(self.ir, self._plan.level)
-        return {"nodes_after": len(split_prologue(self._better)[1])}
+        self._better = optimize(self.ir, self._plan.level)
+        return {"nodes_after": len(split_prologue(self._better[0])[1])}
 
     def _verify(self) -> dict[str, Any]:
         """Compare the captured graph with the model, and the optimised graph with the captured one."""
@@ -87,7 +87,8 @@ class Work:
             self.problem = _what_differs(report)
         facts = {"max_diff": _finite(report.max_diff)}
         if is_valid and self._better is not None:
-            proof = prove(self.ir, self._better, inputs=flatten_call(self.ir, args, kwargs), weights=weights)
+            flat, (better, optimised) = flatten_call(self.ir, args, kwargs), self._better
+            proof = prove(self.ir, better, inputs=flat, weights=weights, changes=optimised.changes)
             self.problem = f"only after optimisation: {proof.reason}" if proof.reason else ""
             facts["max_diff_after"] = _finite(proof.max_diff)
         return facts

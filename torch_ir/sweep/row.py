@@ -54,6 +54,11 @@ class Row:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Row:
-        """Return the row of a record, ignoring unknown fields."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in record.items() if name in known})
+        """Return the row of a record, ignoring unknown fields; raise TypeError or UnicodeError for a wrong value."""
+        found = cls(**{field.name: record[field.name] for field in fields(cls) if field.name in record})
+        for field in fields(cls):
+            kinds = str(field.type).replace("float", "float | int").replace("None", "NoneType").split(" | ")
+            if type(value := getattr(found, field.name)).__name__ not in kinds:
+                raise TypeError(f"{field.name} is {value!r:.80}")
+            str(value).encode()  # refuses half of a surrogate pair
+        return found

@@ -16,6 +16,7 @@ from torch_ir.errors import CommandError, SerializationError
 from torch_ir.ir.files.atomic_write import plain_target, sync_folder, write_bytes, write_text
 from torch_ir.ir.files.locks import try_lock
 from torch_ir.ir.files.regular_file import IrregularFileError, open_regular, read_regular
+from torch_ir.ir.json.json_text import decode_text, parse_json
 from torch_ir.sweep.job import Outcome
 from torch_ir.sweep.row import Row
 
@@ -95,8 +96,8 @@ class Journal:
             os.ftruncate(self._file, whole)
         for number, line in enumerate(data[:whole].splitlines(), 1):
             try:
-                row = Row.from_record(json.loads(line))
-            except (ValueError, TypeError, AttributeError, RecursionError):
+                row = Row.from_record(parse_json(decode_text(line, path)))
+            except (SerializationError, TypeError, UnicodeError):
                 raise SerializationError(f"line {number} of {path} is not a row of a sweep; delete it") from None
             self.rows[row.key] = row
 

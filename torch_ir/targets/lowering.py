@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch_ir.targets.target import Target
 
 logger = logging.getLogger("torch_ir.targets")
-_CHECKS = ("aten._assert", "aten.sym_constrain_range", "torch_ir.")  # they compute nothing
+_CHECKS = ("aten._assert", "aten.sym_constrain_range", "torch_ir.fixed_attribute.")  # they compute nothing
 _LONGEST = 300  # characters of a reason
 _SPLIT = "split by torch, it lacks "
 _MOST_NAMES = 4

@@ -58,7 +58,9 @@ def to_onnx(
     from torch_ir.ops.neutral_state import NeutralState
     from torch_ir.targets.onnx.model import onnx_model, settle_weights, weights_of
     from torch_ir.targets.onnx.onnx_weights import save, save_with
+    from torch_ir.targets.unchecked_guards import without_guards
 
+    ir = without_guards(ir, "ONNX")
     with NeutralState(new_on_cpu=True):
         if weights is None:
             save(onnx_model(without_stacks(ir), opset, functions), target)

@@ -87,10 +87,10 @@ class _Entry:
                 copies[tensor] = tensor.copy()
             return copies[tensor]
 
-        return IR(
-            [node.copy(copied) for node in self._nodes],
-            map(copied, recorded.graph_inputs),
-            map(copied, self._outputs),
+        return recorded.replaced(
+            nodes=[node.copy(copied) for node in self._nodes],
+            graph_inputs=map(copied, recorded.graph_inputs),
+            graph_outputs=map(copied, self._outputs),
             params=map(copied, params),
             mutations=[(copied(target), copied(value)) for target, value in self._mutations],
             functions={ref: recorded.functions[ref].clone() for ref in called_by(self._nodes)},
@@ -99,13 +99,8 @@ class _Entry:
                 for symbol in recorded.symbols.values()
                 if symbol.tensor is None or symbol.tensor.producer is None or symbol.tensor.producer in kept
             ],
-            constraints=recorded.constraints,
-            input_tree=recorded.input_tree,
             output_tree=self._tree,
             model_name=name,
-            pytorch_version=recorded.pytorch_version,
-            device=recorded.device,
-            fixed_layout=recorded.fixed_layout,
             modules=modules,
         )
 

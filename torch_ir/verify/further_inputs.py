@@ -60,6 +60,11 @@ def probes(ir: IR, model: nn.Module, call: Call) -> Iterator[Probe]:
         yield Probe(about, _changed(resized, partial(_drawn, generator=generator)), weights)
 
 
+def other_values(call: Call) -> Call:
+    """Return the call with floats shuffled and halved, so that sums differ too, and integers reordered."""
+    return _changed(call, partial(_drawn, generator=torch.Generator().manual_seed(1), scale=0.5))
+
+
 def is_constant(value: torch.Tensor) -> bool:
     """Whether all elements of a tensor are equal."""
     dense = value if value.layout == torch.strided else value.to_dense()

@@ -148,11 +148,10 @@ class _Search:
                 seed_generators(0)
                 executor.run(flatten_call(executor.ir, *copied(self.inputs)))
         except ExecutionError as error:
-            text = str(error)
-            self.refused = next((node for node in self.ir.all_nodes() if text.startswith(repr(node))), None)
+            self.refused = error.node
             if self.refused is None:
                 raise
-            self.refusal = text.removeprefix(repr(self.refused)).partition(": ")[2]
+            self.refusal = str(error).removeprefix(repr(self.refused)).partition(": ")[2]
         self.recorded.update(recording.values)
         self.found.update(watch.found)
         self.undeclared |= watch.undeclared

@@ -25,7 +25,7 @@ from torch_ir.verify.block_report import detail_lines
 from torch_ir.verify.compare_runs import details_of, is_hidden, structure_problem, weight_problem
 from torch_ir.verify.copies import copied
 from torch_ir.verify.divergence import Divergence
-from torch_ir.verify.further_inputs import BOTH_SIGNS, probes
+from torch_ir.verify.further_inputs import BOTH_SIGNS, other_values, probes
 from torch_ir.verify.localise import Trial, find_divergence
 from torch_ir.verify.observe import Observer, notes, provisos
 from torch_ir.verify.precision import difference_in_float64
@@ -121,6 +121,8 @@ def verify_ir_with_state_dict(
             report = sides.on_given(call)
             if report.is_valid and probe:
                 report = sides.on_drawn(report, call)
+            if report.is_valid:
+                report = sides.on_second_call(report, call, probe)
     except TorchIRError as error:
         has_operators = not isinstance(error, ExecutionError) or _has_operators(ir)
         report = _refused(error) if has_operators else _not_run(error)
@@ -163,23 +165,13 @@ class _Sides:
             outcome = self._run(call)
         except GuardError as error:
             return _not_run(error)
-        refusal: Exception | None = None
-        with self._original(None).calls() as run_model:
-            self.trials_run.append((call, {}))
-            try:
-                reference = again = run_model(call)
-            except Exception as error:  # any error of forward
-                name = type(self.model).__name__
-                return _not_run(ExecutionError(f"{name} itself raises {type(error).__name__}: {first_line(error)}"))
-            try:
-                again = run_model(call)
-            except Exception as error:  # any error of a model that cannot be called twice
-                refusal = error
+        try:
+            reference = self._run_model(call, None)
+        except Exception as error:  # any error of forward
+            name = type(self.model).__name__
+            return _not_run(ExecutionError(f"{name} itself raises {type(error).__name__}: {first_line(error)}"))
         report = self._sharpened(self._judge(outcome, reference), call)
-        if report.is_valid and refusal is None:
-            report = self._on_second_call(report, outcome, (reference, again), call)
-        report.notes = [f"the model fails on a second call: {first_line(refusal)}"] if refusal else []
-        report.notes += [
+        report.notes = [
             f"{name} is a table that the model resized to fit; it is not compared" for name in sorted(reference.regrown)
         ]
         report.notes += [
@@ -190,23 +182,6 @@ class _Sides:
         if report.max_diff and not self._repeats(outcome, call):
             report.notes.append("two runs of the graph on the same inputs differ: it is not deterministic here")
         return report
-
-    def _on_second_call(
-        self, report: VerificationReport, first: Outcome, references: tuple[ReferenceRun, ReferenceRun], call: Call
-    ) -> VerificationReport:
-        """Return the report, or a failed one if a second call shows a difference, such as state that is not kept."""
-        seed_generators(0)
-        outcome = self.executor.run(flatten_call(self.executor.ir, *copied(call)))
-        # parameters that only the first call of the graph changed are still changed
-        kept = {target: value for target, value in first.mutations.items() if target.param is not None}
-        outcome = replace(outcome, mutations={**kept, **outcome.mutations})
-        second = self._judge(outcome, references[1])
-        if second.is_valid:
-            return report
-        left = references[0]  # the state in which the second call begins
-        self.trials_run.append((call, {key: left.after[key] for key in left.changed if key in self.weights}))
-        second.error_message = f"on a second call: {second.error_message}"
-        return second
 
     def on_drawn(self, report: VerificationReport, call: Call) -> VerificationReport:
         """Return the report if further inputs show no difference, else that of the first that do."""
@@ -241,6 +216,40 @@ class _Sides:
                 further.error_message = f"on {probe.about}: {further.error_message}"
                 return further
             report.trials, report.max_diff = further.trials, max(report.max_diff, further.max_diff)
+        return report
+
+    def on_second_call(self, report: VerificationReport, call: Call, probe: bool) -> VerificationReport:
+        """Return the report, or a failed one if a second call shows a difference, such as state that is not kept.
+
+        With `probe`, it has other values if both sides accept them: the model may return its first result again.
+        """
+        for second in (other_values(call), call) if probe else (call,):
+            with self._original(None).calls() as run_model:
+                left = run_model(call)  # and the state in which the second call begins
+                try:
+                    reference = run_model(second)
+                except Exception as error:  # any error of a model that cannot be called twice, or not on these values
+                    refusal = error
+                    continue
+            first = self._run(call)
+            seed_generators(0)
+            try:
+                outcome = self.executor.run(flatten_call(self.executor.ir, *copied(second)))
+            except GuardError:
+                if second is call:
+                    raise
+                self.observer.first = ""
+                continue
+            # parameters that only the first call of the graph changed are still changed
+            kept = {target: value for target, value in first.mutations.items() if target.param is not None}
+            found = self._judge(replace(outcome, mutations={**kept, **outcome.mutations}), reference)
+            if found.is_valid:
+                return report
+            self.trials_run.append((second, {key: left.after[key] for key in left.changed if key in self.weights}))
+            found.error_message = f"on a second call: {found.error_message}"
+            found.trials, found.not_compared, found.notes = report.trials, report.not_compared, report.notes
+            return found
+        report.notes.append(f"the model fails on a second call: {first_line(refusal)}")
         return report
 
     def notes(self, call: Call, probe: bool) -> list[str]:

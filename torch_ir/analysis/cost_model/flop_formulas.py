@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from functools import lru_cache
 
 from torch_ir.analysis.shapes.size_polynomials import product, total
 from torch_ir.errors import INVALID_ARGUMENTS, GraphError
@@ -35,7 +34,6 @@ def how_counted(op_type: str) -> str:
     return (getattr(FORMULAS.get(base_name(op_type)), "__doc__", None) or "").partition("\n")[0]
 
 
-@lru_cache(maxsize=4096)
 def _shape(node: OpNode, argument: str, rank: int = 1) -> Shape:
     """Return the shape of a tensor argument that must have at least this rank."""
     shape: Shape = node[argument].shape

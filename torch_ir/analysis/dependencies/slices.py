@@ -59,7 +59,7 @@ def subgraph(ir: IR, inputs: Tensors, outputs: Tensors) -> IR:
     """Extract the graph that computes these outputs from these inputs; it uses the weights of the whole model.
 
     Everything else that the outputs need is included: nodes over weights, functions, and the weights themselves.
-    Mutations of buffers and inputs are not.
+    Mutations of buffers and inputs are not, nor are extensions, which describe the whole graph.
     """
     require_graph(ir, "subgraph")
     first, last = _found(ir, inputs), _found(ir, outputs)
@@ -77,19 +77,18 @@ def subgraph(ir: IR, inputs: Tensors, outputs: Tensors) -> IR:
 
     functions = {name: ir.functions[name] for name in called_by(nodes) if name in ir.functions}
     named = sizes_of(nodes, [*first, *last, *read], functions.values())
-    return IR(
-        [node.copy(copied) for node in nodes],
-        map(copied, first),
-        map(copied, last),
+    return ir.replaced(
+        nodes=[node.copy(copied) for node in nodes],
+        graph_inputs=map(copied, first),
+        graph_outputs=map(copied, last),
+        mutations=(),
         params=[copied(param) for param in ir.params if param in read and param not in first],
         functions={name: body.clone() for name, body in functions.items()},
         symbols=[_bound(symbol, first, copies) for symbol in ir.symbols.values() if symbol.name in named],
         constraints=[text for text in ir.constraints if names_in(text) <= named],
-        model_name=ir.model_name,
-        pytorch_version=ir.pytorch_version,
-        device=ir.device,
-        mesh=ir.mesh,
-        modules=ir.modules,
+        input_tree=None,
+        output_tree=...,
+        extensions=None,
     ).check()
 
 

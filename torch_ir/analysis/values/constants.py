@@ -212,7 +212,7 @@ def _filling(node: OpNode) -> Number | None:
         return None
     try:
         return _item(torch.full([], number, dtype=TORCH_DTYPES[node.output.dtype], device="cpu"))
-    except (RuntimeError, TypeError):  # a number that the dtype cannot represent, or a dtype that cannot be filled
+    except (RuntimeError, TypeError, OverflowError):  # the dtype cannot represent it, or cannot be filled
         return None
 
 

@@ -26,7 +26,8 @@ def split_prologue(ir: IR) -> tuple[list[OpNode], list[OpNode]]:
     every: list[OpNode] = []
     for node in ir.nodes:
         is_known = all(tensor in fixed for tensor in node.inputs) and barred.isdisjoint(node.outputs)
-        if is_known and is_fixed(node, ir.functions):
+        has_sizes = all(tensor.is_static for tensor in node.outputs)  # symbols have values only in a run
+        if is_known and has_sizes and is_fixed(node, ir.functions):
             once.append(node)
             fixed.update(node.outputs)
         else:

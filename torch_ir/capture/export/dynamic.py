@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import operator
-import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -16,18 +15,17 @@ from torch.export import Dim
 
 from torch_ir.capture.instrument import intercepted
 from torch_ir.capture.program.provenance import is_users_code
-from torch_ir.errors import Cause, ExportError, ExpressionError
+from torch_ir.errors import Cause, ExportError
 from torch_ir.ir import IR, Slot, Symbol, TensorMeta, evaluate
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ir.sizes.specialize import replace_symbols, substitute
-from torch_ir.ir.sizes.symbols import ordered_constraints
+from torch_ir.ir.sizes.symbols import broken_constraint, ordered_constraints
 from torch_ir.ops.pytree import values_along
 from torch_ir.ops.torch_internals import HigherOrderOperator, OpOverload, combine_args, map_dynamic_shapes, pytree
 
 if TYPE_CHECKING:
     import sympy
 
-_TRIALS = 500
 _ARITHMETIC = "torch_ir_size"  # name of size arithmetic in an fx graph
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword inputs
 DECISIONS = "torch_ir_decisions"  # key in the meta of a graph module
@@ -104,7 +102,7 @@ def fixed_sizes(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> li
 def narrowed_size(ir: IR, dynamic_shapes: Any) -> str:
     """Return sizes within the range of a `Dim` that a constraint of the graph excludes; empty if none are found."""
     is_promised = any(isinstance(leaf, Dim) for leaf in pytree.tree_leaves(dynamic_shapes))
-    return _broken_constraint(ir) if is_promised else ""
+    return broken_constraint(ir) if is_promised else ""
 
 
 def loosened(dynamic_shapes: Any) -> Any:
@@ -133,7 +131,7 @@ def keep_promises(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> 
     """Rename sizes to the user's `Dim`s and set their ranges; raise ExportError if the graph does not admit these."""
     asked = [each for each in _asked(ir, model, call, dynamic_shapes) if isinstance(each[2], Dim)]
     asked.sort(key=lambda each: hasattr(each[2], "root"))  # `seq` before `2*seq`
-    problem = _name_sizes(ir, asked) or _widen_ranges(ir, asked) or _broken_constraint(ir)
+    problem = _name_sizes(ir, asked) or _widen_ranges(ir, asked) or broken_constraint(ir)
     if problem:
         message = f"cannot capture {type(model).__name__}: a size cannot vary as asked: {problem}"
         raise ExportError(message, cause=Cause.SIZE_CANNOT_VARY)
@@ -168,38 +166,6 @@ def _is_same(found: Any, wanted: str) -> bool:
     names = names_in(found) | names_in(wanted)
     return len(names) == 1 and all(
         evaluate(found, {name: size}) == evaluate(wanted, {name: size}) for name in names for size in range(2, 66)
-    )
-
-
-def _broken_constraint(ir: IR) -> str:
-    """Return a constraint with sizes within the ranges that violate it; empty if none are found."""
-    drawn = random.Random(0)
-    choices = {name: _trial_sizes(symbol) for name, symbol in ir.symbols.items() if symbol.tensor in ir.graph_inputs}
-    for _ in range(_TRIALS):
-        sizes = {name: drawn.choice(found) for name, found in choices.items()}
-        for text in ir.constraints:
-            if not _holds(text, sizes):
-                against = ", ".join(f"{name} = {sizes[name]}" for name in sorted(names_in(text)))
-                return f"{against} is within the range, but the model holds only where {text}"
-    return ""
-
-
-def _holds(text: str, sizes: Mapping[str, int]) -> bool:
-    try:
-        return bool(evaluate(text, sizes))
-    except ExpressionError:  # a division by a size of 0
-        return False
-
-
-def _trial_sizes(symbol: Symbol) -> list[int]:
-    low = max(symbol.min or 0, 1)  # no empty dimensions
-    high = symbol.max or 1 << 20
-    return sorted(
-        {
-            *range(low, min(low + 64, high + 1)),
-            *(size for size in (100, 127, 128, 1000, 4096) if low <= size <= high),
-            high,
-        }
     )
 
 

@@ -61,7 +61,7 @@ class _Explicit:
         for spec, node in zip(signature.output_specs, returned, strict=True):
             if isinstance(spec.arg, TensorArgument):
                 spec.arg = TensorArgument(node.name)
-        state_dict = _plain_parameters(self.program.state_dict)
+        state_dict = plain_parameters(self.program.state_dict)
         return updated(self.program, self.module, signature, state_dict=state_dict, constants=self.constants)
 
     # -- weights that wrap other tensors ------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def _is_composite(node: fx.Node) -> bool:
     return node.op == "placeholder" and is_traceable_wrapper_subclass(node.meta.get("val"))
 
 
-def _plain_parameters(state_dict: dict[str, Any]) -> dict[str, Any]:
+def plain_parameters(state_dict: dict[str, Any]) -> dict[str, Any]:
     """Return a state dict of plain tensors that keeps tied tensors tied."""
     made: dict[int, torch.Tensor] = {}
     plain = plain_tensors(state_dict)

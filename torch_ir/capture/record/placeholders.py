@@ -13,6 +13,7 @@ from torch_ir.capture.naming.constant_keys import ConstantKeys
 from torch_ir.capture.naming.export_names import Names, call_name, input_names, weight_name
 from torch_ir.capture.record.run_recorder import Recorder
 from torch_ir.capture.walk import weights
+from torch_ir.ops.tensor_data import plain_tensors
 from torch_ir.ops.torch_internals import OpOverload, dense_memory_key
 
 _DETACH, _DETACH_ = torch.ops.aten.detach.default, torch.ops.aten.detach_.default
@@ -39,13 +40,13 @@ class Given(NamedTuple):
 
 
 def held_weights(model: nn.Module) -> Iterator[Given]:
-    """Yield parameters and buffers under each of their keys."""
+    """Yield parameters and buffers under each of their keys; of one that wraps other tensors, those."""
     for weight in weights(model):
-        if weight.kind == "parameter":
-            yield Given(InputKind.PARAMETER, weight_name("p", weight.key), weight.tensor, weight.key)
-        else:
-            is_kept = weight.kind == "buffer"
-            yield Given(InputKind.BUFFER, weight_name("b", weight.key), weight.tensor, weight.key, is_kept)
+        for key, tensor in plain_tensors({weight.key: weight.tensor}).items():
+            if weight.kind == "parameter":
+                yield Given(InputKind.PARAMETER, weight_name("p", key), tensor, key)
+            else:
+                yield Given(InputKind.BUFFER, weight_name("b", key), tensor, key, weight.kind == "buffer")
 
 
 def read_constants(recorder: Recorder, unread: Collection[fx.Node]) -> Iterator[tuple[fx.Node, Given]]:

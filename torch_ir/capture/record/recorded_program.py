@@ -24,6 +24,7 @@ from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.export.fake_weights import fake_copy, has_no_values, weight_free
 from torch_ir.capture.export.untraceable import refuse_scripted
 from torch_ir.capture.instrument import capturing, intercepted, without_libraries
+from torch_ir.capture.program.lift_constants import plain_parameters
 from torch_ir.capture.program.no_op_copies import no_op_copies, torch_version
 from torch_ir.capture.program.program_to_ir import convert_exported_program
 from torch_ir.capture.program.provenance import is_users_code
@@ -45,6 +46,7 @@ from torch_ir.capture.state.input_questions import note_inputs, questions_noted
 from torch_ir.capture.state.side_effects import left_as_it_was
 from torch_ir.capture.state.tensor_leaks import Tensors, contained
 from torch_ir.capture.state.tensor_memory import refusal
+from torch_ir.capture.walk import weights as held
 from torch_ir.errors import ConversionError, ExportError
 from torch_ir.ir import IR
 from torch_ir.ops.fast_paths import plain_attention, uncompiled
@@ -55,6 +57,7 @@ from torch_ir.ops.torch_internals import (
     FakeTensorMode,
     dense_memory_key,
     fake_mode,
+    is_traceable_wrapper_subclass,
     load_verifier,
     pytree,
 )
@@ -175,6 +178,7 @@ def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) ->
     """Run the model, and assemble the recorded calls as torch.export would."""
     model, tape, untracked = recorder.model, recorder.tape, recorder.untracked
     weights = {tape.placeholder(each.name, each.value): each for each in held_weights(model)}
+    state = plain_parameters({each.key: each.tensor for each in held(model) if each.kind != "temporary"})
     memory = {each.key: dense_memory_key(each.value) for each in weights.values()}
     leaves, in_spec = pytree.tree_flatten((tuple(args), kwargs))
     names = names_of_inputs(model, args, kwargs, len(leaves))
@@ -202,7 +206,7 @@ def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) ->
         nn.Module(),
         tape.graph,
         ExportGraphSignature(specs, results),
-        {each.key: each.value for each in weights.values() if not each.is_constant},
+        state,
         {},
         [ModuleCallEntry("", ModuleCallSignature([], [], in_spec, out_spec, _argument_names(model, args, kwargs)))],
         constants={each.key: each.value for each in given.values() if each.is_constant},
@@ -237,6 +241,8 @@ def _taken_apart(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
         raise ConversionError(
             f"the model returns a {type(strange).__name__}, which is not a pytree; register its class as a pytree node"
         )
+    if wrappers := [type(leaf).__name__ for leaf in leaves if is_traceable_wrapper_subclass(leaf)]:
+        raise ConversionError(f"the model returns a {wrappers[0]}, which wraps other tensors; return those")
     return leaves, spec
 
 

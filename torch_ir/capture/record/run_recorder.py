@@ -339,6 +339,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch d
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # its own operators on the tensors that it wraps are recorded instead
         return self.recorder.operator(func, args, kwargs or {})
 
 

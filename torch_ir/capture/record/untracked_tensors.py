@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch_ir.capture.record.escapes import blank
 from torch_ir.capture.record.fx_tape import Meta, Tape
 from torch_ir.capture.record.opaque import OpaqueOperators
 from torch_ir.capture.state.tensor_leaks import all_tensors
-from torch_ir.ir.graph.garbage_collection import is_frozen_here, unfrozen
 from torch_ir.ops.torch_internals import FakeTensor, dense_memory_key, pytree
 
 Place = tuple[str, str]  # class name and source line
@@ -46,9 +44,8 @@ class UntrackedTensors:
 
     def note_existing(self) -> None:
         """Record the tensors that exist before the run, except frozen ones, which stay hidden until its end."""
-        with nullcontext() if is_frozen_here() else unfrozen():
-            for found in all_tensors():
-                self._existing[found] = True
+        for found in all_tensors():
+            self._existing[found] = True
 
     def new_ones(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return those tensors that were created during the run."""

@@ -7,6 +7,7 @@ fills with the same value is not reported.
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,6 +34,7 @@ from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ops.fast_paths import uncompiled
 from torch_ir.ops.torch_internals import pytree
 
+_log = logging.getLogger("torch_ir.capture")
 _MOST_NAMES = 4
 _UNKNOWN = "an object that was not found"  # where only the results of a second run differ
 
@@ -41,8 +43,10 @@ def with_state_checked(model: nn.Module, call: Call, capture: Callable[[], IR]) 
     """Capture a graph, and warn if it freezes state."""
     with observed_changes() as observed:
         ir = capture()
-    is_suspect = observed.names or observed.is_blind
-    if is_suspect and (frozen := _frozen(model, call, observed.names)):
+    if not (observed.names or observed.is_blind):
+        return ir
+    _log.info("%s runs again: its Python state may change", type(model).__name__, extra={"runs_again": True})
+    if frozen := _frozen(model, call, observed.names):
         names = [f"{name!r} at {place}" if place else repr(name) for name, place in frozen.items()]
         text = f"forward changes state that the graph does not keep: {listed(names, _MOST_NAMES)}"
         warnings.warn(f"{text}; every run of the graph is a first call; use a buffer for it", CaptureWarning, 4)

@@ -28,7 +28,7 @@ from torch_ir.capture.program.provenance import is_users_module
 from torch_ir.capture.state.namespaces import Namespaces
 from torch_ir.capture.walk import modules
 from torch_ir.errors import CaptureWarning
-from torch_ir.ir.graph.garbage_collection import frozen
+from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ops.references import LRU_CACHE
 from torch_ir.ops.torch_internals import LAST_EXPORT, FakeTensor, FakeTensorMode, forget_random_states
 
@@ -93,7 +93,7 @@ def _let_go(mode: FakeTensorMode) -> None:
 
 
 def all_tensors() -> list[torch.Tensor]:
-    """Return every tensor of the process, except those that the garbage collector has frozen."""
+    """Return every tensor of the process, except those that the user has frozen by `gc.freeze`."""
     objects = gc.get_objects()  # often millions, so the loops run in C
     kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.Tensor)}
     return list(itertools.compress(objects, map(kinds.__contains__, map(type, objects))))
@@ -105,20 +105,31 @@ def contained(model: nn.Module) -> Iterator[Tensors]:
     tensors, search = Tensors(), _Search(Namespaces(modules(model)))
     has_failed = False
     try:
-        with frozen():  # so that new objects can be distinguished from old ones
+        with uncollected():
+            gc.collect(0)  # so that the objects of the capture are the youngest generation
+            collections = _collections()
+            gc.callbacks.append(search.note_collection)
             try:
                 yield tensors
             except BaseException:
                 has_failed = True
                 raise
             finally:
+                gc.callbacks.remove(search.note_collection)
                 if tensors.may_be_alive():
-                    gc.collect()  # only objects of the capture
+                    search.note_new()
+                    search.is_mixed = _collections() != collections  # forward has moved some to older generations
+                    gc.collect(2 if search.is_mixed else 0)
                     search.restore(tensors.alive())
                 if not has_failed:  # until an error is handled, it holds tensors
                     search.climb()
     finally:
         search.clean()
+
+
+def _collections() -> list[int]:
+    """Return how often each generation was collected."""
+    return [generation["collections"] for generation in gc.get_stats()]
 
 
 class _Search:
@@ -132,6 +143,16 @@ class _Search:
         self._held: list[Any] = []  # tensors, and new objects that hold them
         self._seen: set[int] = set()  # the same by identity
         self._looks = _MOST_LOOKS
+        self.is_mixed = False  # whether new objects are in any generation, not in the younger two
+
+    def note_new(self) -> None:
+        """Note the objects that the capture has created: the youngest generation."""
+        self._born.update(map(id, gc.get_objects(generation=0)))
+
+    def note_collection(self, phase: str, _: dict[str, int]) -> None:
+        """Note the new objects before a collection, which forward or torch may start, moves them."""
+        if phase == "start":
+            self.note_new()
 
     def restore(self, found: list[torch.Tensor]) -> None:
         """Restore the snapshot, which releases most tensors."""
@@ -139,14 +160,14 @@ class _Search:
         self._before.put_back(set(map(id, found)))
 
     def climb(self) -> None:
-        """Find the new objects that hold tensors, level by level; to be called while old objects are frozen."""
+        """Find the new objects that hold tensors, level by level."""
         level: list[Any] = [tensor for ref in self._left if (tensor := ref()) is not None]
         if level:
-            self._born.update(map(id, gc.get_objects()))
+            self.note_new()
         for _ in range(_LEVELS):
             self._held += level
             self._seen.update(map(id, level))
-            new = [holder for holder in self._holders(level) if self._is_new(holder)]
+            new = [holder for holder in self._holders(level, self._young()) if self._is_new(holder)]
             level = list({id(holder): holder for holder in new}.values())
         level.clear()
         self._drop_unreachable()
@@ -156,7 +177,7 @@ class _Search:
         if not self._held:
             return
         wanted = set(map(id, self._held))
-        new = filter(self._is_new, gc.get_objects())
+        new = filter(self._is_new, self._young())
         known = Counter(filter(wanted.__contains__, map(id, itertools.chain.from_iterable(map(gc.get_referents, new)))))
         alone = next(map(sys.getrefcount, [object()]))  # of an object to which one list refers
         counts = list(map(sys.getrefcount, self._held))
@@ -177,23 +198,28 @@ class _Search:
     def _is_new(self, holder: Any) -> bool:
         return id(holder) in self._born and not self._before.has(holder) and not isinstance(holder, LRU_CACHE)
 
-    def _holders(self, objects: list[Any]) -> list[Any]:
+    def _young(self) -> list[Any]:
+        """Return the new objects, and others of their generations."""
+        return gc.get_objects() if self.is_mixed else gc.get_objects(generation=0) + gc.get_objects(generation=1)
+
+    def _holders(self, objects: list[Any], among: list[Any] | None = None) -> list[Any]:
         """Return the objects that refer to others, without those of the search itself and those already found."""
         return [
             holder
-            for holder in self._referrers(objects)
+            for holder in self._referrers(objects, among)
             if holder is not objects and id(holder) not in self._seen and not isinstance(holder, _OURS)
         ]
 
-    def _referrers(self, objects: Sequence[Any]) -> list[Any]:
-        """Return the objects that refer to others; empty once the limit of scans is reached."""
+    def _referrers(self, objects: Sequence[Any], among: list[Any] | None = None) -> list[Any]:
+        """Return the objects, of some or of all, that refer to others; empty once the limit of scans is reached."""
         if not objects or not self._looks:
             return []
         self._looks -= 1
-        if len(objects) <= _FEW:
+        if among is None and len(objects) <= _FEW:
             return gc.get_referrers(*objects)
         wanted = set(map(id, objects))
-        return [holder for holder in gc.get_objects() if not wanted.isdisjoint(map(id, gc.get_referents(holder)))]
+        searched = gc.get_objects() if among is None else among
+        return [holder for holder in searched if not wanted.isdisjoint(map(id, gc.get_referents(holder)))]
 
     def _is_reached_by_user(self, holder: Any) -> bool:
         """Whether the user's code refers to an object, and not only torch, whose caches must not be changed."""

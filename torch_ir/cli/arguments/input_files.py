@@ -80,7 +80,7 @@ def _read_as(path: Path) -> Any:
         raise CommandError(f"{path}: unknown file type; expected .npy, .npz, .safetensors or .pt")
     import numpy
 
-    from torch_ir.golden.dumps import refuse_expansion
+    from torch_ir.ir.files.expanding_archive import refuse_expansion
 
     with open(path, "rb") as file:
         if path.suffix == ".npy":

@@ -123,7 +123,7 @@ def _parse(text: str) -> InputSpec:
     if body.lower() in _WORDS:
         return InputSpec(text, name, value=_WORDS[body.lower()])
     if _NUMBER.fullmatch(body):
-        return InputSpec(text, name, value=int(body) if body[1:].isdecimal() else float(body))
+        return InputSpec(text, name, value=int(body) if body.removeprefix("-").isdecimal() else float(body))
     return _tensor(text, name, body)
 
 

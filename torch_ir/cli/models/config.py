@@ -80,9 +80,10 @@ def model_class(config: Any, name: str | None) -> Any:
 
     if name is not None:
         return _named_class(config, name)
-    for word in config.architectures or ():
-        if hasattr(transformers, word):
-            return getattr(transformers, word)
+    for word in config.architectures if isinstance(config.architectures, list) else ():
+        found = getattr(transformers, word, None) if isinstance(word, str) else None
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+            return found
     is_causal = not _fits(transformers.AutoModelForMaskedLM, config)  # BERT-like models also have a causal head
     if config.is_encoder_decoder and _fits(transformers.AutoModelForSeq2SeqLM, config):
         return transformers.AutoModelForSeq2SeqLM

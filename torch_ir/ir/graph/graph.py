@@ -16,6 +16,7 @@ from torch_ir.ir.checks.limits import UNLIMITED, Limits
 from torch_ir.ir.files.atomic_write import is_stream, real_target
 from torch_ir.ir.files.side_file import INLINE_LIMIT, Folder, SideFile, read_pair, write_pair
 from torch_ir.ir.files.sniff_file import sniffed_errors
+from torch_ir.ir.graph.attr_defaults import fill_defaults
 from torch_ir.ir.graph.constant_data import Array, TensorData
 from torch_ir.ir.graph.edits import erase, insert
 from torch_ir.ir.graph.garbage_collection import uncollected
@@ -74,6 +75,8 @@ class IR:
         extensions: Mapping[str, Any] | None = None,
     ) -> None:
         self.nodes = list(nodes)
+        for node in self.nodes:
+            fill_defaults(node)
         self._places: dict[str, int] = {}  # node name -> position, as of the last lookup
         self.graph_inputs = list(graph_inputs)
         self.params = _params(weights, weight_name_mapping or {}, constants or {}) if params is None else list(params)
@@ -249,17 +252,20 @@ class IR:
         self, nodes: Iterable[OpNode], copied: Callable[[TensorMeta], TensorMeta], functions: Mapping[str, IR]
     ) -> IR:
         """Return this graph with other nodes and functions; `copied` maps each tensor to its copy."""
-        changed = {
-            "nodes": nodes,
-            "graph_inputs": map(copied, self.graph_inputs),
-            "graph_outputs": map(copied, self.graph_outputs),
-            "params": map(copied, self.params),
-            "mutations": [(copied(target), copied(value)) for target, value in self.mutations],
-            "functions": functions,
-            "symbols": [replace(s, tensor=copied(s.tensor) if s.tensor else None) for s in self.symbols.values()],
-            "extensions": copy_value(self.extensions),
-        }
-        return IR(**{**self._arguments(), **changed})
+        return self.replaced(
+            nodes=nodes,
+            graph_inputs=map(copied, self.graph_inputs),
+            graph_outputs=map(copied, self.graph_outputs),
+            params=map(copied, self.params),
+            mutations=[(copied(target), copied(value)) for target, value in self.mutations],
+            functions=functions,
+            symbols=[replace(s, tensor=copied(s.tensor) if s.tensor else None) for s in self.symbols.values()],
+            extensions=copy_value(self.extensions),
+        )
+
+    def replaced(self, **parts: Any) -> IR:
+        """Return a graph with these constructor arguments, and this graph's for all others."""
+        return IR(**{**self._arguments(), **parts})
 
     def specialize(self, **sizes: int) -> IR:
         """Return a copy in which these symbolic sizes are numbers, without tracing again: `ir.specialize(batch=8)`."""
@@ -290,8 +296,7 @@ class IR:
 
     def to_json(self) -> str:
         """Return the JSON text of the file; equal graphs have equal text."""
-        with uncollected():
-            return graph_text(self)
+        return graph_text(self)
 
     @classmethod
     def from_json(cls, text: str, limits: Limits = Limits()) -> IR:
@@ -325,8 +330,7 @@ class IR:
         target = real_target(path)
         large = [] if inline_limit is None or is_stream(target) else list(constants_over(self, inline_limit))
         side = SideFile(target, large) if large else None
-        with uncollected():
-            content = graph_text(self, side.places if side else {}).encode()
+        content = graph_text(self, side.places if side else {}).encode()
         write_pair(target, compress(content) if is_gzip_name(path) else content, side)
 
     @classmethod

@@ -13,7 +13,9 @@ T = TypeVar("T")
 # A dimension: a number, or an expression over the graph's symbols such as "2*seq + 1".
 Dim = Union[int, str]
 
-_WORDS = {str: "a string", int: "a whole number", list: "a list", dict: "an object", bool: "true or false"}
+_WORDS = {
+    str: "a string", int: "a whole number", float: "a number", list: "a list", dict: "an object", bool: "true or false"
+}  # fmt: skip
 
 
 def field(record: Any, key: str, kind: type[T], path: str) -> T:

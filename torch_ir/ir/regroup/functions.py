@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from torch_ir.errors import GraphError
 from torch_ir.ir.graph.attr_types import FunctionRef, values_in
 from torch_ir.ir.graph.free_names import Names, fresh
-from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ir.graph.node import OpNode, Origin
 from torch_ir.ir.graph.origins import common_origin, placed_in, seen_from
 from torch_ir.ir.graph.tensor import TensorMeta
@@ -63,11 +62,10 @@ def inline_all(ir: IR, is_wanted: Callable[[OpNode], bool] = lambda call: True) 
         return 0
     check_size_inline(ir)
     count = 0
-    with uncollected():
-        while calls:
-            _put_inline(ir, calls)
-            count += len(calls)
-            calls = [node for node in ir.nodes if node.is_call and is_wanted(node)]
+    while calls:
+        _put_inline(ir, calls)
+        count += len(calls)
+        calls = [node for node in ir.nodes if node.is_call and is_wanted(node)]
     return count
 
 

@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from torch_ir.ir.graph.attr_types import FunctionRef
+from torch_ir.ir.graph.attr_types import FunctionRef, values_in
 from torch_ir.ir.graph.free_names import Names, fresh
-from torch_ir.ir.graph.garbage_collection import uncollected
 from torch_ir.ir.graph.node import OpNode, Origin
 from torch_ir.ir.graph.origins import call_around, modules_around, placed_in, seen_from
 from torch_ir.ir.graph.tensor import TensorMeta
@@ -32,9 +31,8 @@ _LEAST = 2  # nodes of a block; a function of one node would save nothing
 
 def fold_blocks(ir: IR) -> IR:
     """Return a copy of a graph in which repeated blocks are calls; equal blocks share one function."""
-    with uncollected():
-        groups = _Search(ir).groups()
-        return _Folding(ir).folded(groups) if groups else ir.clone()
+    groups = _Search(ir).groups()
+    return _Folding(ir).folded(groups) if groups else ir.clone()
 
 
 def has_blocks(ir: IR) -> bool:
@@ -63,7 +61,9 @@ class _Block:
         rows: list[Hashable] = []
         for node in self.nodes:
             name, computation, origin = node.name, node.computation, self._seen(node.origin)
-            if origin is None or node.origins != (name,) or "FunctionRef(" in computation[2]:
+            if origin is None or node.origins != (name,):
+                return None
+            if any(isinstance(value, FunctionRef) for value in values_in(node.attrs)):
                 return None
             read = []
             for tensor in node.inputs:

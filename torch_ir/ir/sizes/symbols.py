@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch_ir.errors import ExpressionError
 from torch_ir.ir.graph.tensor import TensorMeta
-from torch_ir.ir.sizes.expressions import Number, evaluate
+from torch_ir.ir.sizes.expressions import Number, evaluate, names_in
+
+if TYPE_CHECKING:
+    from torch_ir.ir.graph.graph import IR
 
 _EXAMPLE = 8
 
@@ -52,6 +57,14 @@ def symbols_by_tensor(symbols: Iterable[Symbol]) -> dict[TensorMeta, list[Symbol
     return found
 
 
+def size_conditions(ir: IR) -> list[str]:
+    """Return the ranges and constraints of the sizes that inputs determine, as conditions: `n <= 64`."""
+    given = [symbol for symbol in ir.symbols.values() if symbol.tensor in ir.graph_inputs]
+    lows = [f"{symbol.name} >= {symbol.min}" for symbol in given if symbol.min]
+    highs = [f"{symbol.name} <= {symbol.max}" for symbol in given if symbol.max is not None]
+    return [*lows, *highs, *ir.constraints]
+
+
 def ordered_constraints(texts: Iterable[str]) -> list[str]:
     """Return each constraint once, the shortest first: the order in which a captured graph lists and checks them."""
     return sorted(set(texts), key=lambda text: (len(text), text))
@@ -68,3 +81,29 @@ def solve(expression: int | str, name: str, size: int, known: Mapping[str, Numbe
         return int(value) if evaluate(expression, {**known, name: value}) == size else None
     except (ExpressionError, ZeroDivisionError):
         return None
+
+
+def broken_constraint(ir: IR) -> str:
+    """Return a constraint with sizes within the ranges that violate it; empty if none are found."""
+    drawn = random.Random(0)
+    choices = {name: _trial_sizes(symbol) for name, symbol in ir.symbols.items() if symbol.tensor in ir.graph_inputs}
+    for _ in range(500):
+        sizes = {name: drawn.choice(found) for name, found in choices.items()}
+        for text in ir.constraints:
+            if not _holds(text, sizes):
+                against = ", ".join(f"{name} = {sizes[name]}" for name in sorted(names_in(text)))
+                return f"{against} is within the range, but the model holds only where {text}"
+    return ""
+
+
+def _holds(text: str, sizes: Mapping[str, int]) -> bool:
+    try:
+        return bool(evaluate(text, sizes))
+    except ExpressionError:  # a division by a size of 0
+        return False
+
+
+def _trial_sizes(symbol: Symbol) -> list[int]:
+    low, high = max(symbol.min or 0, 1), symbol.max or 1 << 20  # no empty dimensions
+    some = {size for size in (100, 127, 128, 1000, 4096) if low <= size <= high}
+    return sorted({*range(low, min(low + 64, high + 1)), *some, high})

@@ -1,7 +1,7 @@
 """Recognise activations written as separate operators: GELU in both forms, SiLU, hard swish, Mish.
 
 Every way to write one is a polynomial in x and one function: 0.5 * x + 0.5 * x * erf(x / sqrt(2)). The operators round
-differently from the separate steps; in bfloat16 and float16 they round less.
+differently from the separate steps; in bfloat16 and float16 they round less. oneDNN's GELU returns NaN for infinity.
 """
 
 from __future__ import annotations

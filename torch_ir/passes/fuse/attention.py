@@ -24,7 +24,7 @@ from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.passes.clean.canonical_arithmetic import is_number
 from torch_ir.passes.fuse.match_variants import CASTS, maker, orders
 from torch_ir.passes.pass_registry import rule_pass
-from torch_ir.rewrite import Builder, op, rule
+from torch_ir.rewrite import REORDERS, SPREADS, Builder, op, rule
 
 SDPA = "aten.scaled_dot_product_attention.default"
 _NO_SCORE = -1e30  # added to a score, absorbs it entirely
@@ -55,7 +55,11 @@ class _Scores(NamedTuple):
 
 @rule(op("aten.matmul.default", self="weights", other="value"), op("aten.bmm.default", self="weights", mat2="value"))
 def attention(g: Builder, node: OpNode, weights: TensorMeta, value: TensorMeta) -> Any:
-    """matmul(softmax(matmul(q, k^T) * s + mask), v)  ->  scaled_dot_product_attention(q, k, v, mask, scale=s)"""
+    """matmul(softmax(matmul(q, k^T) * s + mask), v)  ->  scaled_dot_product_attention(q, k, v, mask, scale=s)
+
+    A row of scores that are all -inf, from infinities in q or k, yields zeros instead of NaN. A mask that replaces
+    scores is added to them, so that a masked NaN or infinity changes its row.
+    """
     softmax, passed = _softmax(weights)
     found = _scores(g, softmax["self"]) if softmax is not None else None
     if softmax is None or found is None:
@@ -76,6 +80,7 @@ def attention(g: Builder, node: OpNode, weights: TensorMeta, value: TensorMeta) 
     if why:
         return why
     g.stands_for(*inner)
+    g.may_change(REORDERS, *([] if found.mask is None or found.mask.fill is None else [SPREADS]))
     key = g.op("aten.transpose.int", self=found.key, dim0=-2, dim1=-1)
     return g.op(SDPA, query=query, key=key, value=value, attn_mask=mask, scale=found.scale)
 

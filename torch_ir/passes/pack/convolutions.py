@@ -1,7 +1,8 @@
 """Convolutions by oneDNN: weights are packed once; bias, sum and activation are computed in the same kernel.
 
 The results are channels-last in memory, and following operators keep that layout. oneDNN's clamping activations (relu,
-hardtanh, hardsigmoid) turn NaN into a number.
+hardtanh, hardsigmoid) turn NaN into a number, or, in its slower kernels, -inf into NaN. Its GELU returns NaN for
+infinity.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from torch_ir.ir.graph.operator_sets import CONVOLUTIONS, base_name
 from torch_ir.passes.clamp_bounds import bounds_of
 from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.passes.weights.affine import each, obstacle
-from torch_ir.rewrite import Builder, op, rule
+from torch_ir.rewrite import CUTS, Builder, op, rule
 from torch_ir.rewrite.pattern import either_order
 
+CUT = ("relu", "hardtanh", "hardsigmoid", "gelu")
 PACKED = "mkldnn._convolution_pointwise.default"
 PACKED_SUM = "mkldnn._convolution_pointwise.binary"
 PACKED_TRANSPOSED = "mkldnn._convolution_transpose_pointwise.default"
@@ -78,6 +80,8 @@ def activation_into_convolution(g: Builder, node: OpNode, conv: OpNode) -> objec
     if found is None or node.output.dtype != conv.output.dtype:
         return None
     attr, scalars, algorithm = found
+    if attr in CUT:
+        g.may_change(CUTS)
     return g.like(conv, attr=attr, scalars=scalars, algorithm=algorithm)
 
 
@@ -85,9 +89,10 @@ def activation_into_convolution(g: Builder, node: OpNode, conv: OpNode) -> objec
 def activation_into_sum(g: Builder, node: OpNode, conv: OpNode) -> object:
     """relu(conv(x) + other)  ->  _convolution_pointwise.binary(x, other, "add", unary_attr="relu")"""
     found = activation_of(node)
-    if found is None:
-        return None
-    return g.like(conv, unary_attr="relu") if found[0] == "relu" else "after a sum, oneDNN fuses only relu"
+    if found is None or found[0] != "relu":
+        return found and "after a sum, oneDNN fuses only relu"
+    g.may_change(CUTS)
+    return g.like(conv, unary_attr="relu")
 
 
 def activation_of(node: OpNode) -> Activation | None:

@@ -10,10 +10,10 @@ import math
 
 from torch_ir.analysis.shapes.permutations import PERMUTE
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.passes.pack.convolutions import activation_of, is_computed, packed_bias
+from torch_ir.passes.pack.convolutions import CUT, activation_of, is_computed, packed_bias
 from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.passes.weights.affine import LINEAR, obstacle
-from torch_ir.rewrite import Builder, op, rule
+from torch_ir.rewrite import CUTS, Builder, op, rule
 
 PACKED = "mkldnn._linear_pointwise.default"
 _CURVES = ("gelu", "silu", "sigmoid", "tanh", "hardswish", "leaky_relu")
@@ -55,7 +55,9 @@ def activation_into_linear(g: Builder, node: OpNode, layer: OpNode) -> object:
     if found is None:
         return None
     attr, scalars, algorithm = found
-    if attr in ("relu", "hardtanh", "hardsigmoid"):
+    if attr == "gelu":
+        g.may_change(CUTS)
+    elif attr in CUT:
         return f"oneDNN's {attr} turns NaN into a number"
     return g.like(layer, attr=attr, scalars=scalars, algorithm=algorithm)
 

@@ -20,7 +20,7 @@ from torch_ir.ops.tensor_data import from_tensor
 from torch_ir.passes.pack.convolutions import PACKED, objection, packed_bias
 from torch_ir.passes.pass_registry import named_pass
 from torch_ir.passes.weights.affine import each
-from torch_ir.rewrite import Builder, Rule, op, rewrite, rule
+from torch_ir.rewrite import SPREADS, Builder, Rule, op, rewrite, rule
 
 TILE, STEP = 6, 4
 # Costs in multiply-adds, measured on x86 with AVX-512.
@@ -58,6 +58,8 @@ def winograd(ir: IR) -> int:
 
     before   conv2d(x, w, b, padding=[1, 1])
     after    a 1 x 1 convolution in 36 groups over the tiles of x, with w in their basis, transformed back
+
+    A NaN or infinity in x makes all results of its tile NaN.
     """
     if is_inside():
         return 0
@@ -87,6 +89,7 @@ def _rule_with(matrices: Matrices) -> Rule:
         """conv2d(x, w, b)  ->  results(_convolution_pointwise(tiles(x), weights(w), b, groups=36))"""
         if g.is_weight(node["input"]) or not _is_plain_3x3(node):
             return None
+        g.may_change(SPREADS)
         return objection(g, node) or _unsuited(node) or _written_out(g, node, matrices)
 
     return by_winograd

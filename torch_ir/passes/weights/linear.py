@@ -8,7 +8,7 @@ from torch_ir.ir.graph.operator_sets import FLOATS
 from torch_ir.passes.clean.same_layout import as_sizes
 from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.passes.weights.affine import LINEAR, layer_of, obstacle, plus, shared, spread, too_narrow, wide
-from torch_ir.rewrite import Builder, op, rule
+from torch_ir.rewrite import REORDERS, Builder, op, rule
 
 _RESHAPES = ("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
 _flat = op(*_RESHAPES, "aten.flatten.using_ints", self="x").named("flat")
@@ -51,7 +51,11 @@ def linear_of_rows(
 
 @rule(op(LINEAR, input=op(LINEAR).named("before")))
 def two_linears(g: Builder, node: OpNode, before: OpNode) -> object:
-    """linear(linear(x, w1, b1), w2, b2)  ->  linear(x, w2 @ w1, w2 @ b1 + b2),  where that is no more work"""
+    """linear(linear(x, w1, b1), w2, b2)  ->  linear(x, w2 @ w1, w2 @ b1 + b2),  where that is no more work
+
+    For an infinity in x, the result may be infinite where two layers return NaN: the infinities between them, of
+    different signs, are never added.
+    """
     first, second = layer_of(before, g.is_weight), layer_of(node, g.is_weight)
     if first is None or second is None:
         return None
@@ -69,6 +73,7 @@ def two_linears(g: Builder, node: OpNode, before: OpNode) -> object:
     weight = g.op("aten.mm.default", self=weight, mat2=wide(g, first.weight))
     dtype = second.weight.dtype
     bias = None if bias is None else g.cast(bias, dtype)
+    g.may_change(REORDERS)
     return g.op(LINEAR, input=before["input"], weight=g.cast(weight, dtype), bias=bias)
 
 

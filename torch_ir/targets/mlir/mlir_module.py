@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.free_names import FreeNames
-from torch_ir.ops.guards import without_attribute_guards
 from torch_ir.targets.mlir.graph_writer import ENTRY, Function
 from torch_ir.targets.mlir.syntax import symbol
 from torch_ir.targets.mlir.torch_dialect import Writer
 from torch_ir.targets.standalone_functions import ConvertedFunctions, with_functions
+from torch_ir.targets.unchecked_guards import with_size_assertions, without_guards
 
 
 def write_module(ir: IR, functions: str) -> str:
     """Return the text of a module whose function `main` computes the graph."""
-    ir = with_functions(without_attribute_guards(ir), functions)
+    ir = with_functions(without_guards(with_size_assertions(ir), "MLIR"), functions)
     symbols = FreeNames({ENTRY})
     missing: list[OpNode] = []
 

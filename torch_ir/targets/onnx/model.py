@@ -13,7 +13,7 @@ from torch_ir._version import __version__
 from torch_ir.analysis.memory.aliasing import counts_in_a_storage
 from torch_ir.errors import ConversionError, UnsupportedOperatorsError
 from torch_ir.ir import IR, TensorMeta
-from torch_ir.ops.guards import without_attribute_guards
+from torch_ir.ir.sizes.symbols import size_conditions
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES
@@ -33,7 +33,6 @@ _NOWHERE = "weights-that-are-not-bound-yet"  # a file name that a runtime report
 
 def onnx_model(ir: IR, opset: int, functions: str = "none") -> onnx_ir.Model:
     """Convert a graph, with each weight as an initialiser under its first key; only constants have values."""
-    ir = without_attribute_guards(ir)
     _refuse_places_in_storages(ir)
     _refuse_mistranslated(ir)
     ir = with_slices(with_separate_biases(with_functions(rewritten(ir, EXPORTED), functions)))
@@ -53,6 +52,8 @@ def onnx_model(ir: IR, opset: int, functions: str = "none") -> onnx_ir.Model:
     model.graph.name = ir.model_name or "graph"
     model.producer_name, model.producer_version = "torch_ir", __version__
     model.metadata_props.update({"torch_ir.model": ir.model_name, "torch_ir.torch": torch.__version__})
+    if conditions := size_conditions(ir):
+        model.metadata_props["torch_ir.sizes"] = ", ".join(conditions)
     return model
 
 

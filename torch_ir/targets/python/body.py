@@ -9,12 +9,13 @@ from typing import Any
 from torch_ir.analysis.dependencies.slices import names_of
 from torch_ir.errors import ConversionError
 from torch_ir.escaping import in_python
-from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, TensorMeta
+from torch_ir.ir import IR, Branch, Dtype, Expr, FunctionRef, OpNode, Slot, TensorMeta
 from torch_ir.ir.graph.io_tree import Tree, leaves
 from torch_ir.ir.sizes.expressions import names_in
-from torch_ir.ir.sizes.symbols import symbols_by_tensor
+from torch_ir.ir.sizes.symbols import size_conditions, symbols_by_tensor
 from torch_ir.ops import effects as facts
 from torch_ir.ops.calling import keywords
+from torch_ir.ops.guards import OFFSET
 from torch_ir.ops.prepare_run import ordered_arguments, returns_one
 from torch_ir.ops.schema import Operator, arguments, find_operator, operator_name
 from torch_ir.ops.torch_internals import OpOverload, schema_of
@@ -90,11 +91,15 @@ class Body:
                 self.line(f"{self.name_size(symbol.name)} = {solved}")
 
     def require(self) -> None:
-        """Check the ranges and constraints of the sizes that inputs determine."""
-        symbols = self.ir.symbols.values()
-        ranges = [f"{symbol.name} >= {symbol.min}" for symbol in symbols if symbol.min]
-        ranges += [f"{symbol.name} <= {symbol.max}" for symbol in symbols if symbol.max is not None]
-        for text in (*ranges, *self.ir.constraints):
+        """Check dtypes, shapes, ranges and constraints of the inputs, and their layout if the model reads it."""
+        for tensor in self.ir.graph_inputs:
+            shape = tuple(Code(expression(dim, self.sizes)) for dim in tensor.shape)
+            facts = [self.values[tensor], literal(Dtype(tensor.dtype)), literal(shape)]
+            if place := self.ir.fixed_layout:
+                stride = tensor.stride and tuple(Code(expression(step, self.sizes)) for step in tensor.stride)
+                facts += [literal(stride), literal(place.removesuffix(OFFSET)), literal(place.endswith(OFFSET))]
+            self.lines += call(self.helper("given"), facts, self.indent)
+        for text in size_conditions(self.ir):
             if names_in(text).issubset(self.sizes):
                 self.line(f"{self.helper('require')}({expression(text, self.sizes)}, {text!r})")
 

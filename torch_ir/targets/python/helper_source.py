@@ -80,6 +80,18 @@ def named_tuple(name, fields):
     """Return a named tuple class; invalid field names are replaced."""
     return collections.namedtuple(name, fields, rename=True)
 ''',
+    "given": '''
+def given(value, dtype, shape, stride=None, place="", reads_offset=False):
+    """Raise ValueError for an input of another dtype or shape, or with strides that `place` in the model reads."""
+    if not isinstance(value, torch.Tensor):
+        return
+    if value.dtype != dtype or tuple(value.shape) != shape:
+        raise ValueError(f"the model was captured for {dtype} {list(shape)}, not {value.dtype} {list(value.shape)}")
+    stride = torch.empty(shape, device="meta").stride() if stride is None else stride
+    moved = any(size != 1 and step != old for size, step, old in zip(shape, value.stride(), stride))
+    if place and value.numel() and (moved or (reads_offset and value.storage_offset())):
+        raise ValueError(f"{place}: the model was captured for an input with strides {stride} and storage offset 0")
+''',
     "decision": '''
 def decision(value, assumed, place):
     """Raise ValueError if the data would take another branch than at capture."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch_ir.analysis.shapes.open_sizes import visit_graphs
 from torch_ir.errors import UnsupportedOperatorsError
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.sizes.symbols import size_conditions
 from torch_ir.passes.decompose.decompose_pass import Decomposing
 from torch_ir.passes.decompose.named_opsets import LeftOperator, shapes_of
 from torch_ir.targets.mlir.graph_writer import ENTRY, Function, Refused
@@ -16,6 +17,7 @@ from torch_ir.targets.stablehlo.graph_function import Writer
 from torch_ir.targets.stablehlo.rules import RULES
 from torch_ir.targets.stablehlo.torch_rules import TORCH_RULES
 from torch_ir.targets.standalone_functions import ConvertedFunctions, with_functions
+from torch_ir.targets.unchecked_guards import without_guards
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class StableHLO:
     """A module: its text, and what the arguments and results of its function `main` are, in order.
 
     Arguments are `weights`, by their state-dict keys, then `inputs`. Results are `outputs`, then the new values of
-    `mutated` weights, by key, and inputs, by name.
+    `mutated` weights, by key, and inputs, by name. `sizes` are conditions on dynamic sizes that `main` does not check.
     """
 
     text: str
@@ -31,6 +33,7 @@ class StableHLO:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     mutated: tuple[str, ...]
+    sizes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.text
@@ -38,7 +41,7 @@ class StableHLO:
 
 def write_module(ir: IR, functions: str) -> StableHLO:
     """Return the module of a graph; one error lists all operators that cannot be written."""
-    core, reasons = _in_core_set(ir)
+    core, reasons = _in_core_set(without_guards(ir, "StableHLO"))
     ir = with_functions(core, functions)
     missing: list[Refused] = []
 
@@ -66,6 +69,7 @@ def write_module(ir: IR, functions: str) -> StableHLO:
         tuple(tensor.name for tensor in ir.graph_inputs),
         tuple(tensor.name for tensor in ir.graph_outputs),
         tuple(_key(target) for target, _ in ir.mutations),
+        tuple(size_conditions(ir)),
     )
 
 
