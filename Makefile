@@ -8,7 +8,7 @@ TORCH_TESTS ?= -n 2 --dist worksteal
 UNPINNED := torch$(if $(TRANSFORMERS),|transformers|huggingface_hub|tokenizers)
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
-.PHONY: install demo test test-all test-torch test-here browser lint types bench fuzz docs docs-serve proto clean
+.PHONY: install demo test test-all test-cpus test-torch test-here browser lint types bench fuzz docs docs-serve proto clean
 
 install: .venv/.installed  ## the environment alone: pinned versions, in .venv
 
@@ -20,6 +20,9 @@ test: lint browser  ## everything that must pass before a change lands; the type
 
 test-all: lint browser  ## the same, with every sweep in full
 	$(BIN)/python -m pytest -n 2 --dist worksteal --run-slow -o faulthandler_timeout=36000
+
+test-cpus: .venv/.installed  ## the tests that compute floats, as with AVX2 and SSE4 alone, and with 1, 2 and 8 threads
+	$(BIN)/python -m tests.other_cpus -n 2 --dist worksteal
 
 test-torch:  ## the core suites with TORCH=2.15.*, TRANSFORMERS=5.23.* (pinned if not given) and PYTHON, in the folder TORCH_ENV
 	test -x $(TORCH_ENV)/bin/python || $(PYTHON) -m venv $(TORCH_ENV)

@@ -12,7 +12,8 @@ python tests/documents.py [--write] [--fresh] docs/extract.md ...
 | `text`, `mermaid`, `toml` elsewhere | shown only |
 
 In expected output, `...` stands for any text, and alone on a line for any lines. A command that must fail ends in
-`# status N`. With --write, expected output that does not match is replaced by the real one. Pages and the commands in
+`# status N`. With --write, expected output that does not match is replaced by the real one. A page must not show digits
+that the processor decides, such as a difference of 8.94e-08; with --write they become `...`. Pages and the commands in
 them are forked from a process that has torch already; with --fresh each starts from nothing, as for a reader.
 """
 
@@ -47,6 +48,12 @@ IMPORTED = ("sys.modules",)  # words of a page that shows imported modules
 _NOISE = re.compile(r"Failed to load .*torchao|W\d{4} .*torch/utils/_pytree\.py")
 _FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})(?P<language>\S*)\s*")
 _STATUS = re.compile(r"\s+# status (\d+)$")
+# A statistic of computed floats with a rounding error as its value, or with digits that rounding changes.
+_ROUNDED = re.compile(
+    r"""((?:\bdiff|_diff|\bdiff\ of\ logits|\bmin|\bmean|\bmax|\bmax\ abs|\bcosine)['"]?:?\ )
+    -?(?:\d(?:\.\d+)?e-\d+|0\.0{4,}\d+|0\.0*[1-9]\d{3,}|[1-9]\d*\.\d{3,})(?!\d|\.\.)""",
+    re.VERBOSE,
+)
 _FILE_NAME = re.compile(r"# (\w+\.py)")
 
 
@@ -187,17 +194,24 @@ class Page:
             if status != wanted:
                 told = "\n".join(printed)
                 raise WrongPageError(f"{self.name}:{line}: status {status} instead of {wanted}\n{told}")
-            new += shown if matches(shown, printed) else _kept(shown, printed)
+            new += map(_without_rounding, shown if matches(shown, printed) else _kept(shown, printed))
             if not self.write:
                 self._compare(Block("console", line + len(command), (), False, 0, 0), shown, printed)
         if self.write and tuple(new) != block.lines:
             self.rewritten[block.start] = (block, new)
 
     def _compare(self, block: Block, shown: Sequence[str], real: Sequence[str]) -> None:
-        if matches(shown, real):
+        portable = [_without_rounding(line) for line in shown]
+        if matches(portable, real):
+            if self.write and portable != [*shown]:
+                self.rewritten[block.start] = (block, portable)
+            elif portable != [*shown]:
+                rounded = next(line for line, kept in zip(shown, portable, strict=True) if line != kept)
+                why = "the processor decides these digits; show `...` instead"
+                self.wrong.append(f"{self.name}:{block.line}: {why}: {rounded.strip()}")
             return
         if self.write:
-            self.rewritten[block.start] = (block, _kept(shown, real))
+            self.rewritten[block.start] = (block, [*map(_without_rounding, _kept(shown, real))])
             return
         diff = "\n".join(difflib.unified_diff(shown, _kept(shown, real), "the page", "reality", lineterm="", n=2))
         self.wrong.append(f"{self.name}:{block.line}: the output is not what the page shows\n{diff}")
@@ -219,6 +233,11 @@ def _kept(shown: Sequence[str], real: Sequence[str]) -> list[str]:
     if len(shown) != len(real):
         return list(real)
     return [before if _line_matches(before, now) else now for before, now in zip(shown, real, strict=True)]
+
+
+def _without_rounding(line: str) -> str:
+    """Replace digits that differ between processors by `...`."""
+    return _ROUNDED.sub(r"\1...", line)
 
 
 def _line_matches(shown: str, real: str) -> bool:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 import torch_ir
 from tests.ambient_sweep import MODES
 from torch_ir import IR, IRExecutor
+from torch_ir.backends.table import installed_backends
 from torch_ir.llm import compile as compile_llm
 from torch_ir.llm import empty_cache, extract_llm, generate, to_cache_form
 
@@ -71,7 +72,7 @@ TOOLS: dict[str, Callable[[IR, Any, Path], Any]] = {
     "write_golden": _pack,
     "to_python": _source,
     "compile for torch": _compiled("torch"),
-    "compile for openvino": _compiled("openvino"),
+    **({"compile for openvino": _compiled("openvino")} if "openvino" in installed_backends() else {}),
 }
 
 

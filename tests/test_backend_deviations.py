@@ -11,10 +11,12 @@ from torch import Tensor, nn
 import torch_ir
 from tests.backend_sweep.functions import Function
 from tests.backend_sweep.page import PAGE, table_text
+from tests.needed import need_backend
 from torch_ir import IR, ExecutionError, extract_ir
 from torch_ir.backends import compile, register_backend, table
 from torch_ir.backends import deviations as deviations_module
 from torch_ir.backends.deviations import DEVIATION, REFUSED, VOCABULARY, Row, refused_nodes, rows
+from torch_ir.backends.table import installed_backends
 from torch_ir.cli.dispatch import main
 from torch_ir.errors import CaptureWarning, CommandError
 from torch_ir.ops.schema import find_operator
@@ -44,9 +46,24 @@ def test_the_page_shows_the_table() -> None:
     assert table_text() in PAGE.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
+def test_openvino_is_refused_where_its_kernels_crash(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some ignore the limit of the others, and write beyond their memory."""
+    need_backend("openvino")
+    for allowed in ("ALL", "avx512_core"):
+        monkeypatch.setenv(name, allowed)
+        assert "openvino" in installed_backends()
+    monkeypatch.setenv(name, "AVX2")
+    assert "openvino" not in installed_backends()
+    with pytest.raises(
+        ExecutionError, match=f"^OpenVINO may crash with {name}=AVX2; unset it, or use another back end$"
+    ):
+        compile(graph(torch.relu, torch.ones(3)), {}, backend="openvino")
+
+
 def test_a_refused_node_is_named_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line: the back end, the node, the reason, and the alternatives."""
-    pytest.importorskip("openvino", reason="torch-ir[openvino] is not installed")
+    need_backend("openvino")
     monkeypatch.setattr("torch_ir.backends.openvino._compiled", None)  # were it called, it would fail
     ir = graph(lambda x: F.dropout(x, 0.5, True), torch.ones(3))
     with pytest.raises(ExecutionError) as caught:

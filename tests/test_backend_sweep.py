@@ -13,9 +13,9 @@ from tests.backend_sweep.functions import FLOATS, OPEN, function_cases, open_cas
 from tests.backend_sweep.judging import ROUNDING, SAME, WRONG, judge
 from tests.backend_sweep.pairs import pair_cases
 from tests.backend_sweep.sweep import swept
+from tests.needed import need_backend
 from tests.proof import quiet
 
-RUNTIMES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "iree": "iree.compiler"}
 SAMPLE = [
     "y[-1] = 9", "x[i]", "y[i] = 9", "softshrink", "attention, masked", "var, std", "clone, no-ops", "empty",
     "batch norm, training", "cross entropy, smoothed", "scatter mean",
@@ -29,11 +29,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_IR_CACHE", str(tmp_path))
 
 
-def need(backend: str) -> None:
-    if backend in RUNTIMES:
-        pytest.importorskip(RUNTIMES[backend], reason=f"{backend} is not installed")
-
-
 @cache
 def sampled() -> list[Case]:
     with quiet():
@@ -43,7 +38,7 @@ def sampled() -> list[Case]:
 @pytest.mark.parametrize("backend", ["onednn", "onnxruntime", "openvino"])
 def test_a_sample_is_never_silently_wrong(backend: str) -> None:
     """Writes, masks, negative indices, some at an open batch of 1, 2 and 5, and pairs of operators."""
-    need(backend)
+    need_backend(backend)
     with quiet():
         found = [outcome.record() for outcome in swept(backend, sampled())]
     kinds = Counter(map(verdict, found))
@@ -54,7 +49,7 @@ def test_a_sample_is_never_silently_wrong(backend: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["onednn", "onnxruntime", "openvino", "iree", "inductor"])
 def test_no_function_is_silently_wrong(backend: str) -> None:
-    need(backend)
+    need_backend(backend)
     with quiet():
         cases = [*function_cases(), *open_cases()]
         found = [outcome.record() for outcome in swept(backend, cases)]
@@ -65,7 +60,7 @@ def test_no_function_is_silently_wrong(backend: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 @pytest.mark.parametrize("backend", ["onednn", "onnxruntime", "openvino", "iree"])
 def test_no_operator_of_a_sample_of_the_database_is_silently_wrong(backend: str, dtype: str) -> None:
-    need(backend)
+    need_backend(backend)
     with quiet():
         found = [outcome.record() for outcome in swept(backend, list(operator_cases(dtype, 1, 48, 1)))]
     assert [record for record in found if verdict(record) == SILENT] == []
@@ -74,7 +69,7 @@ def test_no_operator_of_a_sample_of_the_database_is_silently_wrong(backend: str,
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["onednn", "onnxruntime", "openvino"])
 def test_no_pair_of_operators_is_silently_wrong(backend: str) -> None:
-    need(backend)
+    need_backend(backend)
     with quiet():
         found = [outcome.record() for outcome in swept(backend, list(pair_cases(2, 16)))]
     assert [record for record in found if verdict(record) == SILENT] == []

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents import ROOT, WrongPageError, matches, pages, read_blocks, run_page
+from tests.needed import need_backend
 
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem != "demo")
 TRANSLATIONS = sorted(ROOT.glob("README.*.md"))
@@ -22,6 +23,8 @@ def _id(path: Path) -> str:
 @pytest.mark.parametrize("page", pages(), ids=_id)
 def test_page_runs_as_written(page: Path, request: pytest.FixtureRequest) -> None:
     """In a forked process, with forked commands; where every sweep is in full, each starts from nothing."""
+    if 'backend="openvino"' in page.read_text(encoding="utf-8"):
+        need_backend("openvino")
     is_fresh = request.config.getoption("--run-slow")
     wrong = run_page(page, programs=None if is_fresh else request.getfixturevalue("programs"))
     assert not wrong, wrong
@@ -196,6 +199,35 @@ def test_a_right_page_passes(tmp_path: Path) -> None:
 def test_a_wrong_page_fails_and_names_the_line(right: str, wrong: str, told: str, tmp_path: Path) -> None:
     assert right in RIGHT
     assert re.search(told, _run(RIGHT.replace(right, wrong, 1), tmp_path))
+
+
+FLOATS = """\
+# A page
+
+```python
+print("max diff of logits 8.94e-08, mean 1.02e-08")
+print("min -0.376526 mean 0.0539638 max 2.70074, cosine 0.999948")
+print("max diff 0, max diff 0.537, eps=1e-05")
+```
+
+```text
+max diff of logits 8.94e-08, mean 1.02e-08
+min -0.376526 mean 0.0539638 max 2.70074, cosine 0.999948
+max diff 0, max diff 0.537, eps=1e-05
+```
+"""
+SHOWN = (
+    "max diff of logits ..., mean ...\nmin ... mean ... max ..., cosine ...\nmax diff 0, max diff 0.537, eps=1e-05\n"
+)
+
+
+def test_digits_that_the_processor_decides_are_refused(tmp_path: Path) -> None:
+    """They are right here, and would be wrong elsewhere; `...` and shorter digits stay."""
+    said = _run(FLOATS, tmp_path)
+    assert "page.md:10: the processor decides these digits; show `...` instead: max diff of logits 8.94e-08" in said
+    assert run_page(tmp_path / "page.md", write=True) == ""
+    assert (tmp_path / "page.md").read_text(encoding="utf-8").endswith(f"```text\n{SHOWN}```\n")
+    assert run_page(tmp_path / "page.md") == ""
 
 
 def test_write_puts_the_real_output_into_the_page(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_an_addition_goes_into_the_bias() -> None:
         linear="aten.linear.default(x, w)",
         add="aten.add.Tensor(linear, c)",
     )
-    assert text(optimized(ir, [fold_arithmetic], exact=True)) == lines("""
+    assert text(optimized(ir, [fold_arithmetic])) == lines("""
         graph(x: float32[2, 3]) {
           param w: float32[4, 3] = "w"
           param c: float32[4] = "c"

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 import torch_ir
+from tests.needed import need_backend
 from torch_ir import IR, IRExecutor, optimize, shard, split
 from torch_ir.errors import ExecutionError, PipelineError, ShardError
 from torch_ir.ir.graph.node import Origin
@@ -81,7 +82,7 @@ def test_projections_in_whose_storage_a_branch_counts_are_not_merged(level: str)
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 def test_runtimes_refuse_branches_that_count_in_the_storage_of_a_view(backend: str) -> None:
     """They count from the first element of the view."""
-    pytest.importorskip(backend, reason=f"{backend} is not installed")
+    need_backend(backend)
     with pytest.raises(ExecutionError, match=r"aten.as_strided.default .* counts from the first element of the view"):
         torch_ir.compile(branches(), WEIGHTS, backend=backend, verify=False)
 

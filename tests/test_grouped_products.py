@@ -13,6 +13,7 @@ from torch.export import Dim
 
 import torch_ir
 from tests.architectures import architectures
+from tests.needed import need_backend
 from torch_ir import IR, IRExecutor, cost, extract_ir, to_mlir, to_onnx, to_opset, to_stablehlo
 
 BY_NAME = {each.name: each for each in architectures()}
@@ -153,15 +154,15 @@ def test_onnx_runtime_computes_all_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "package", "sizes"),
+    ("backend", "sizes"),
     [
-        pytest.param("openvino", "openvino", SIZES, id="openvino"),
-        pytest.param("iree", "iree.compiler", (9,), id="iree"),
-        pytest.param("iree", "iree.compiler", SIZES, id="iree-every", marks=pytest.mark.slow),  # compiled for each size
+        pytest.param("openvino", SIZES, id="openvino"),
+        pytest.param("iree", (9,), id="iree"),
+        pytest.param("iree", SIZES, id="iree-every", marks=pytest.mark.slow),  # compiled for each size
     ],
 )
-def test_back_ends_compute_all_sizes(backend: str, package: str, sizes: tuple[int, ...]) -> None:
-    pytest.importorskip(package, reason=f"{package} is not installed")
+def test_back_ends_compute_all_sizes(backend: str, sizes: tuple[int, ...]) -> None:
+    need_backend(backend)
     model, ir = any_rows()
     compiled = torch_ir.compile(ir, model.state_dict(), backend=backend)
     for rows in sizes:

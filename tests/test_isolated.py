@@ -108,8 +108,14 @@ def test_a_result_that_is_not_declared_is_refused() -> None:
 
 @linux_only
 def test_a_child_has_nothing_of_this_process_and_no_more_time_than_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No environment, no files, no input, a folder that is empty, no core dumps, and an end when its time is over."""
+    """No environment, no files, no input, a folder that is empty, no core dumps, and an end when its time is over.
+
+    Only variables that decide the bits of results are inherited.
+    """
     monkeypatch.setenv("A_SECRET", "12345")
+    decisive = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    for name, value in decisive.items():
+        monkeypatch.setenv(name, value)
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -125,7 +131,9 @@ def test_a_child_has_nothing_of_this_process_and_no_more_time_than_it_is_given(m
     runner.start()
     (child,) = _awaited(before)
     proc = Path("/proc", str(child))
-    assert b"A_SECRET" not in (proc / "environ").read_bytes()
+    environment = (proc / "environ").read_bytes()
+    assert b"A_SECRET" not in environment
+    assert all(f"{name}={value}\0".encode() in environment for name, value in decisive.items())
     assert list((proc / "cwd").readlink().iterdir()) == []
     limits = _awaited_limits(proc)
     files = {os.readlink(link) for link in (proc / "fd").iterdir()}

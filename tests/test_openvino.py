@@ -17,13 +17,14 @@ from torch.export import Dim
 import catalogue
 from catalogue import Entry
 from tests.captured import captured
+from tests.needed import need_backend
 from torch_ir import IR, IRExecutor, apply_rules, extract_ir
 from torch_ir.backends import compile, openvino
 from torch_ir.backends.openvino_layers import layer_per_part
 from torch_ir.errors import ConversionError, ExecutionError
 from torch_ir.run.benchmark import difference
 
-pytest.importorskip("openvino", reason="torch-ir[openvino] is not installed")
+need_backend("openvino")
 
 SAMPLE = ("cnn", "transformer_encoder", "decoder_kv_cache", "buffer_mutation", "inplace", "multi_output")
 REFUSED = {

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import torch_ir
 from tests.command_line import failure
+from tests.needed import need_backend
 from torch_ir import (
     IR,
     IRExecutor,
@@ -285,7 +286,7 @@ def test_static_activations_equal_fake_quantisation(net: tuple[nn.Module, IR, li
 @pytest.mark.parametrize("name", ["w8a8", "int4-asym"])
 def test_runtimes_agree(net: tuple[nn.Module, IR, list[tuple[Tensor]]], backend: str, name: str) -> None:
     """A runtime may round a value halfway between two integers the other way: 2 steps of 255 of the largest output."""
-    pytest.importorskip(backend)
+    need_backend(backend)
     model, ir, inputs = net
     weights = model.state_dict()
     quantized, _ = quantize(ir, name, ranges=observe_ranges(ir, weights, inputs))

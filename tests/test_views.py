@@ -18,6 +18,7 @@ from tests.backend_sweep.judging import ROUNDING, SAME
 from tests.backend_sweep.own_paths import PATHS
 from tests.backend_sweep.sweep import swept
 from tests.backend_sweep.views import sample_cases, view_cases
+from tests.needed import need_backend
 from tests.proof import captured, module, quiet
 from torch_ir import IR, ExecutionError, IRExecutor, Limits, execute_ir, extract_ir, optimize, shard, split, to_opset
 from torch_ir.errors import ConversionError, PipelineError, ShardError
@@ -25,7 +26,7 @@ from torch_ir.ir import OpNode
 from torch_ir.ops.view_inverse import repeats_elements
 
 TABLE = torch.arange(60.0).reshape(3, 4, 5)
-RUNTIMES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "iree": "iree.compiler"}
+RUNTIMES = ("onnxruntime", "openvino", "iree")
 
 
 @cache
@@ -57,7 +58,7 @@ def check(name: str, cases: list[Case]) -> None:
 @pytest.mark.parametrize("name", [*PATHS, "onednn", "onnxruntime", pytest.param("openvino", marks=pytest.mark.slow)])
 def test_a_sample_of_views_is_never_silently_wrong(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name in RUNTIMES:
-        pytest.importorskip(RUNTIMES[name], reason=f"{name} is not installed")
+        need_backend(name)
     monkeypatch.setenv("TORCH_IR_CACHE", str(tmp_path))
     check(name, common() if name in RUNTIMES else sampled())
 
@@ -73,7 +74,7 @@ def drawn() -> list[Case]:
 def test_no_operator_on_views_is_silently_wrong(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators of the database, other ones than those of the counted sweep."""
     if name in RUNTIMES:
-        pytest.importorskip(RUNTIMES[name], reason=f"{name} is not installed")
+        need_backend(name)
     monkeypatch.setenv("TORCH_IR_CACHE", str(tmp_path))
     check(name, drawn())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import warnings
@@ -48,7 +49,16 @@ _IN_ENCODERS = frozenset(  # operators of common encoders and decoders, beside w
 )  # fmt: skip
 
 
-@register_backend("openvino", "OpenVINO", require=packages("the back end openvino", "openvino", "openvino"))
+def _require() -> None:
+    """Refuse a limit on oneDNN's instructions: some kernels of OpenVINO ignore it and write beyond their memory."""
+    packages("the back end openvino", "openvino", "openvino")()
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
+        limit = os.environ.get(name, "ALL").upper()
+        if limit not in ("ALL", "DEFAULT") and not limit.startswith("AVX512"):
+            raise ExecutionError(f"OpenVINO may crash with {name}={limit}; unset it, or use another back end")
+
+
+@register_backend("openvino", "OpenVINO", require=_require)
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     """Compile one model for all sizes, with torch's number of threads; nothing is written or sent."""
     graph = rewritten(with_calls_inline(ir), OPENVINO).clone()

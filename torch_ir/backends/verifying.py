@@ -21,8 +21,8 @@ from torch_ir.errors import BackendWarning, ExecutionError
 from torch_ir.ir import IR
 from torch_ir.ops.effects import is_random
 from torch_ir.ops.prepare_run import with_calls_inline
-from torch_ir.passes.random_check import drawn_inputs, retyped
-from torch_ir.passes.rounding import widened
+from torch_ir.passes.random_check import bound, drawn_inputs, retyped
+from torch_ir.passes.rounding import QUANTIZE, Rounding, widened
 from torch_ir.run.executor import IRExecutor
 from torch_ir.run.seeding import seed_generators
 from torch_ir.run.stored import Weight, loaded
@@ -32,8 +32,6 @@ _log = logging.getLogger(__name__)
 _POINTS = 3  # choices of symbolic sizes
 _UNITS = 16  # allowed error in units of the dtype's precision at the largest element
 _NEARER = 8  # allowed error as a multiple of the executor's own error
-_NUDGE = 2  # units of the dtype's precision
-_ROUNDING = "quantized_decomposed.quantize"
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 
 
@@ -56,24 +54,30 @@ def verify(
     on the device of the graph. Symbolic sizes are tried at so many points, and without `ties` only on random inputs.
     """
     draws = any(map(is_random, with_calls_inline(ir).all_nodes()))
-    for label, values in _probes(ir, points, ties):
+    quantizes = any(node.op_type.startswith(QUANTIZE) for node in ir.all_nodes())
+    for label, values in _probes(ir, points, ties, again=quantizes):
         try:
             wanted = _ran(IRExecutor(ir, weights), values)  # a new one, as an executor keeps its state
         except ExecutionError as error:
             raise CannotCompareError(f"the executor does not run {label}: {error}") from error
         got = _seeded(run, values)
-        exact: list[Any] | None = None
-        for index, (one, other) in enumerate(zip(wanted, got, strict=True)):
-            reason = compare(one, other).reason
-            if reason and exact is None and not draws:  # random numbers differ in float64
-                exact = _in_float64(ir, weights, values) or _nudged(ir, weights, values)
-            if reason and not _is_rounding(one, other, exact[index] if exact else None):
-                if draws:
-                    raise CannotCompareError("the graph draws random numbers")
-                raise ExecutionError(
-                    f"{name} does not compute {ir.model_name or 'the graph'} as the executor does: "
-                    f"{ir.returns.inputs[index].name!r} on {label}: {reason}"
-                )
+        pairs = [*enumerate(zip(wanted, got, strict=True))]
+        found = {index: reason for index, pair in pairs if (reason := compare(*pair).reason)}
+        if found and quantizes and not draws:
+            rounding = Rounding(ir, _loaded(weights), lambda: retyped(ir, "float64"), bound)
+            place, _, why = rounding.objection(values, wanted, got, _ran).partition(": ")
+            found = {int(place): why} if why else {}
+        elif found:
+            exact = None if draws else _in_float64(ir, weights, values)  # random numbers differ in float64
+            true = exact or [None] * len(wanted)
+            found = {index: why for index, why in found.items() if not _is_rounding(*pairs[index][1], true[index])}
+        if found and draws:
+            raise CannotCompareError("the graph draws random numbers")
+        for index, reason in found.items():
+            raise ExecutionError(
+                f"{name} does not compute {ir.model_name or 'the graph'} as the executor does: "
+                f"{ir.returns.inputs[index].name!r} on {label}: {reason}"
+            )
 
 
 def verify_unswept(name: str, run: Run, compiled: IR, ir: IR, weights: Mapping[str, Weight]) -> None:
@@ -104,10 +108,10 @@ def _warn_once(text: str) -> None:
     warnings.warn(text, BackendWarning, stacklevel=4)
 
 
-def _probes(ir: IR, points: int, ties: bool) -> Iterator[tuple[str, list[Any]]]:
-    """Yield labelled inputs on the graph's device, smallest sizes first, where shapes are most likely wrong."""
+def _probes(ir: IR, points: int, ties: bool, again: bool) -> Iterator[tuple[str, list[Any]]]:
+    """Yield labelled inputs on the graph's device, smallest sizes first; with `again`, so many in any case."""
     chosen = sorted(points_of(ir), key=lambda point: sum(point.values()))[:points] or [{}]
-    for seed, point in enumerate(chosen):
+    for seed, point in enumerate((chosen * points)[:points] if again else chosen):
         at = " at " + ", ".join(f"{name}={size}" for name, size in point.items()) if point else ""
         drawn = [v.to(ir.device) if isinstance(v, Tensor) else v for v in drawn_inputs(ir, point, seed)]
         yield f"random inputs{at}", drawn
@@ -138,29 +142,13 @@ def _seeded(run: Run, values: Sequence[Any]) -> Sequence[Any]:
 def _in_float64(ir: IR, weights: Mapping[str, Weight], values: Sequence[Any]) -> list[Any] | None:
     """Return the results in float64; None if an operator does not support it."""
     try:
-        wide = {key: widened(loaded(weight)) for key, weight in weights.items()}
-        return _ran(IRExecutor(retyped(ir, "float64"), wide), [*map(widened, values)])
+        return _ran(bound(retyped(ir, "float64"), _loaded(weights)), [*map(widened, values)])
     except ExecutionError:
         return None
 
 
-def _nudged(ir: IR, weights: Mapping[str, Weight], values: Sequence[Any]) -> list[Any] | None:
-    """Return the results on inputs and weights that differ in their last digits, if the graph rounds to integers.
-
-    Quantised operators have no float64 variant. A value between two integers may be rounded either way, and later
-    layers amplify that step; these results show by how much.
-    """
-    if not any(node.op_type.startswith(_ROUNDING) for node in ir.all_nodes()):
-        return None
-    generator = torch.Generator().manual_seed(0)
-
-    def nudge(value: Any) -> Any:
-        if not isinstance(value, Tensor) or value.dtype not in (torch.float32, torch.float64):
-            return value
-        units = torch.randint(-_NUDGE, _NUDGE + 1, value.shape, generator=generator).to(value)
-        return value * (1 + units * torch.finfo(value.dtype).eps)
-
-    return _ran(IRExecutor(ir, {key: nudge(loaded(weight)) for key, weight in weights.items()}), [*map(nudge, values)])
+def _loaded(weights: Mapping[str, Weight]) -> dict[str, Tensor]:
+    return {key: loaded(weight) for key, weight in weights.items()}
 
 
 def _is_rounding(wanted: Any, got: Any, exact: Any) -> bool:

@@ -97,8 +97,8 @@ class _Judge:
 
     def __init__(self, before: IR, after: IR, weights: Weights, non_finite: Collection[str]) -> None:
         self.before, self.non_finite = before, non_finite
-        self.one, self.other = _bound(before, weights), _bound(after, weights)
-        self.tolerance = Rounding(before, weights, lambda: retyped(before, "float64"), _bound)
+        self.one, self.other = bound(before, weights), bound(after, weights)
+        self.tolerance = Rounding(before, weights, lambda: retyped(before, "float64"), bound)
         self.worst, self.rounding, self.extremes, self.seed = 0.0, False, 0, -1
         self.values: Sequence[Any] = ()  # inputs and results of the last run of both
 
@@ -198,7 +198,7 @@ def _retype(ir: IR, dtype: str) -> None:
             node.attrs["dtype"] = Dtype(dtype)  # factory functions default to float32
 
 
-def _bound(ir: IR, weights: Weights) -> IRExecutor:
+def bound(ir: IR, weights: Weights) -> IRExecutor:
     """Bind the weights that a graph still has, in the dtypes it has them in."""
     keys = {key: param.dtype for param in ir.params if param.param for key in param.param.keys}
     kept = {key: weight.to(TORCH_DTYPES[keys[key]]) for key, weight in weights.items() if key in keys}
@@ -219,4 +219,4 @@ def _is_nothing(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() > 0 and bool(value.isnan().all())
 
 
-__all__ = ["NOTHING", "Inputs", "Proof", "Weights", "drawn_inputs", "prove", "retyped"]
+__all__ = ["NOTHING", "Inputs", "Proof", "Weights", "bound", "drawn_inputs", "prove", "retyped"]

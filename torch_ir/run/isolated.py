@@ -25,7 +25,7 @@ from torch_ir.processes.process_end import ending
 from torch_ir.processes.program import Program, python_command
 from torch_ir.run.compiled_plan import Sizes
 from torch_ir.run.memory_check import memory_limit
-from torch_ir.run.numeric_settings import settings
+from torch_ir.run.numeric_settings import VARIABLES, settings
 from torch_ir.run.reply import Reply, known_size
 from torch_ir.run.storage_inputs import counted_inputs, refuse_parts
 from torch_ir.run.stored import StoredTensor, Weight
@@ -34,10 +34,8 @@ from torch_ir.run.weight_files import fit_weights
 _MAIN = "torch_ir.run.isolated_child:main"
 _PATIENCE = 300.0  # seconds for starting Python and torch, not counted as the run
 _MESSAGES = 1 << 26  # bytes that a child may write in addition to its outputs
-# Library paths, and the numbers and waiting of threads; nothing else is passed on.
-_ENVIRONMENT = (
-    "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS",
-)  # fmt: skip
+# Library paths, how threads wait, and what affects the bits of a result; nothing else is passed on.
+_ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "OMP_WAIT_POLICY", *VARIABLES)
 
 
 def run_isolated(

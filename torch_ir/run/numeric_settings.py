@@ -10,6 +10,15 @@ from torch.backends import mha, mkldnn
 
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 
+# Variables that choose the instructions, the precision and the threads of torch's CPU libraries when they are loaded.
+VARIABLES = (
+    "ATEN_CPU_CAPABILITY", "GLIBC_TUNABLES",
+    "ONEDNN_MAX_CPU_ISA", "ONEDNN_CPU_ISA_HINTS", "ONEDNN_DEFAULT_FPMATH_MODE",
+    "DNNL_MAX_CPU_ISA", "DNNL_CPU_ISA_HINTS", "DNNL_DEFAULT_FPMATH_MODE",
+    "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "MKL_DISABLE_FAST_MM", "MKL_NUM_STRIPES", "MKL_NUM_THREADS",
+    "MKL_DOMAIN_NUM_THREADS", "MKL_DYNAMIC", "OMP_NUM_THREADS", "OMP_DYNAMIC", "OMP_THREAD_LIMIT",
+    "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS",
+)  # fmt: skip
 _FILLED: Any = torch.utils.deterministic
 
 
