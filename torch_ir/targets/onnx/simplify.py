@@ -1,0 +1,50 @@
+"""Simplify an exported model exactly.
+
+onnxscript's own `optimize` also applies rules with tolerances, under which `x + 1e-8` and `x * 1.000009` are `x`, rules
+that are wrong for some constants, as of `relu(x.clamp(-2, -1))`, and rules that round, as the folding of batch norm.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir
+from onnx_ir.passes import common
+from onnxscript.optimizer import fold_constants
+from onnxscript.rewriter import RewritePass, RewriteRule, pattern
+from onnxscript.rewriter.rules import common as rules
+
+_STEPS = 2
+_RANDOM = frozenset(("Bernoulli", "Dropout"))  # which onnx-ir would merge
+_EXACT = (  # of onnxscript, some only in later releases; they move values, or compute with sizes
+    "no_op_cast_rule", "no_op_expand_rule", "no_op_transpose_rule", "transpose_transpose_rule", "unsqueeze_unsqueeze_rule",
+    "squeeze_reshape_1d_rule", "reshape_reshape_rule", "materialize_reshape_shape_rule", "collapse_slice_rule",
+    "collapse_slice2_rule", "cast_constant_of_shape_without_value_rule", "max_min_rule", "fuse_pad_into_conv_rule",
+    "remove_optional_bias_from_conv_rule", "remove_optional_bias_from_conv_transpose_rule",
+)  # fmt: skip
+
+
+def simplify(model: onnx_ir.Model) -> None:
+    """Inline functions, fold constants, and remove nodes that do nothing."""
+    common.InlinePass()(model)
+    one = pattern.Constant(1, rel_tol=0, abs_tol=0)
+    products = [lambda op, x: op.Mul(x, one), lambda op, x: op.Mul(one, x), lambda op, x: op.Div(x, one)]
+    chosen = [RewriteRule(product, _same) for product in products]
+    rewrite = RewritePass([*chosen, *(getattr(rules, name) for name in _EXACT if hasattr(rules, name))])
+    for _ in range(_STEPS):
+        fold_constants(model, onnx_shape_inference=True)
+        rewrite(model)
+        common.RemoveUnusedNodesPass()(model)
+    common.RemoveUnusedFunctionsPass()(model)
+    common.RemoveUnusedOpsetsPass()(model)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    common.LiftSubgraphInitializersToMainGraphPass()(model)
+    common.DeduplicateInitializersPass()(model)
+    if not any(node.op_type in _RANDOM for node in model.graph.all_nodes()):
+        common.CommonSubexpressionEliminationPass()(model)
+    common.OutputFixPass()(model)
+    common.NameFixPass()(model)
+
+
+def _same(op: Any, x: onnx_ir.Value) -> Any:
+    return op.Identity(x)
