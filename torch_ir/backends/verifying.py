@@ -18,7 +18,7 @@ from torch_ir.analysis.shapes.open_sizes import points_of
 from torch_ir.backends.deviations import may_deviate
 from torch_ir.backends.swept import is_elsewhere, other_version, unswept
 from torch_ir.errors import BackendWarning, ExecutionError
-from torch_ir.ir import IR
+from torch_ir.ir import IR, TensorMeta
 from torch_ir.ops.effects import is_random
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.passes.random_check import drawn_inputs, retyped
@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 _POINTS = 3  # choices of symbolic sizes
 _UNITS = 16  # allowed error in units of the dtype's precision at the largest element
 _NEARER = 8  # allowed error as a multiple of the executor's own error
+_NEAR_ZERO = 2.0**-18  # of random inputs; their squares are no less than a usual epsilon
+_LAX = (0.1, 0.1)  # relative and absolute tolerance
 _NUDGE = 2  # units of the dtype's precision
 _ROUNDING = "quantized_decomposed.quantize"
 Run = Callable[[Sequence[Any]], Sequence[Any]]
@@ -39,6 +41,14 @@ Run = Callable[[Sequence[Any]], Sequence[Any]]
 
 class CannotCompareError(ExecutionError):
     """The executor does not run the graph on random inputs, or random numbers decide its results."""
+
+
+class DifferenceError(ExecutionError):
+    """The results of a back end differ in a tensor; `found` says on which inputs, and by how much."""
+
+    def __init__(self, text: str, tensor: TensorMeta, found: str) -> None:
+        super().__init__(text)
+        self.tensor, self.found = tensor, found
 
 
 def verify(
@@ -49,14 +59,16 @@ def verify(
     *,
     points: int = _POINTS,
     ties: bool = True,
+    small: bool = False,
 ) -> None:
-    """Raise ExecutionError if a back end's results differ from the executor's by more than rounding.
+    """Raise DifferenceError if a back end's results differ from the executor's by more than rounding.
 
     `run` takes the inputs of the graph and returns its outputs and the new values of changed tensors. The weights are
-    on the device of the graph. Symbolic sizes are tried at so many points, and without `ties` only on random inputs.
+    on the device of the graph. Symbolic sizes are tried at so many points, and without `ties` only on random inputs;
+    with `small`, also on inputs near zero, and on zeros, where a norm amplifies rounding, but an epsilon prevents NaN.
     """
     draws = any(map(is_random, with_calls_inline(ir).all_nodes()))
-    for label, values in _probes(ir, points, ties):
+    for label, values, is_lax in _probes(ir, points, ties, small):
         try:
             wanted = _ran(IRExecutor(ir, weights), values)  # a new one, as an executor keeps its state
         except ExecutionError as error:
@@ -64,16 +76,16 @@ def verify(
         got = _seeded(run, values)
         exact: list[Any] | None = None
         for index, (one, other) in enumerate(zip(wanted, got, strict=True)):
-            reason = compare(one, other).reason
+            reason = compare(one, other, *(_LAX if is_lax else ())).reason
             if reason and exact is None and not draws:  # random numbers differ in float64
                 exact = _in_float64(ir, weights, values) or _nudged(ir, weights, values)
             if reason and not _is_rounding(one, other, exact[index] if exact else None):
                 if draws:
                     raise CannotCompareError("the graph draws random numbers")
-                raise ExecutionError(
-                    f"{name} does not compute {ir.model_name or 'the graph'} as the executor does: "
-                    f"{ir.returns.inputs[index].name!r} on {label}: {reason}"
-                )
+                tensor = ir.returns.inputs[index]
+                text = f"{name} does not compute {ir.model_name or 'the graph'} as the executor does: "
+                found = f"on {label}: {reason}"
+                raise DifferenceError(f"{text}{tensor.name!r} {found}", tensor, found)
 
 
 def verify_unswept(name: str, run: Run, compiled: IR, ir: IR, weights: Mapping[str, Weight]) -> None:
@@ -104,20 +116,31 @@ def _warn_once(text: str) -> None:
     warnings.warn(text, BackendWarning, stacklevel=4)
 
 
-def _probes(ir: IR, points: int, ties: bool) -> Iterator[tuple[str, list[Any]]]:
-    """Yield labelled inputs on the graph's device, smallest sizes first, where shapes are most likely wrong."""
+def _probes(ir: IR, points: int, ties: bool, small: bool) -> Iterator[tuple[str, list[Any], bool]]:
+    """Yield labelled inputs on the graph's device, smallest sizes first, where shapes are most likely wrong.
+
+    The flag says that results are compared with a large tolerance.
+    """
     chosen = sorted(points_of(ir), key=lambda point: sum(point.values()))[:points] or [{}]
     for seed, point in enumerate(chosen):
         at = " at " + ", ".join(f"{name}={size}" for name, size in point.items()) if point else ""
         drawn = [v.to(ir.device) if isinstance(v, Tensor) else v for v in drawn_inputs(ir, point, seed)]
-        yield f"random inputs{at}", drawn
+        yield f"random inputs{at}", drawn, False
         if ties:
-            yield f"rounded inputs{at}", [_rounded(value) for value in drawn]
+            yield f"rounded inputs{at}", [_rounded(value) for value in drawn], False
+        if small:
+            yield f"inputs near zero{at}", [_times(value, _NEAR_ZERO) for value in drawn], False
+        if small and ties:
+            yield f"zeros{at}", [_times(value, 0) for value in drawn], True
 
 
 def _rounded(value: Any) -> Any:
     """Round to integers, which yields zeros and ties."""
     return value.round() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _times(value: Any, factor: float) -> Any:
+    return value * factor if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()) else value
 
 
 def _copies(values: Sequence[Any]) -> list[Any]:

@@ -19,6 +19,7 @@ from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
 from torch_ir.ir.regroup.separate_stacks import without_stacks
 
 if TYPE_CHECKING:
+    import onnx_ir
     from torch import Tensor
 
     from torch_ir.run.weight_files import WeightSource
@@ -35,6 +36,7 @@ def to_onnx(
     opset: int | None = None,
     functions: str = "blocks",
     example_inputs: ExampleInputs | None = None,
+    check: bool = True,
 ) -> None:
     """Write a graph as ONNX, atomically; inputs, outputs and symbolic sizes keep their names.
 
@@ -45,6 +47,10 @@ def to_onnx(
 
     A function that the graph calls becomes a function of the domain `torch_ir`, and is converted once: repeated blocks,
     with `functions="all"` also fused operators, with `"none"` neither. Other calls are inlined.
+
+    With `check`, where ONNX Runtime is installed, the file is compared with the executor before it is written, with
+    random weights if none are given; a difference beyond rounding is an error that names the first node. Graphs that
+    draw random numbers, or have more than 20 GFLOPs or 1 GiB of weights or of traffic, are not compared.
 
     `weights` are a state dict, a model, or the path of a checkpoint. A model in place of the graph is captured with
     `example_inputs`; its weights are written if it is also passed as `weights`.
@@ -61,13 +67,19 @@ def to_onnx(
 
     with NeutralState(new_on_cpu=True):
         if weights is None:
-            save(onnx_model(without_stacks(ir), opset, functions), target)
+            ir = without_stacks(ir)
+            model = onnx_model(ir, opset, functions)
+            if check:
+                _check(ir, model)
+            save(model, target)
             return
         from torch_ir.run.binding import bind
         from torch_ir.run.weight_files import weights_from
 
         bound, values = bind(ir, weights_from(weights))
         model = onnx_model(bound, opset, functions)
+        if check:
+            _check(bound, model, values)
         named = {name: values[keys[0]] for name, keys in weights_of(model).items()}
         settle_weights(model)
         save_with(model, named, target)
@@ -89,6 +101,14 @@ def default_opset(ir: IR) -> int:
     """Return the opset for a graph; for bfloat16, one in which convolutions support it."""
     dtypes = {tensor.dtype for node in ir.all_nodes() for tensor in (*node.inputs, *node.outputs)}
     return _OPSETS[-1] if "bfloat16" in dtypes else _COMMON
+
+
+def _check(ir: IR, model: onnx_ir.Model, values: Mapping[str, Tensor] | None = None) -> None:
+    """Compare a model with its graph, if ONNX Runtime is installed."""
+    if importlib.util.find_spec("onnxruntime") is not None:
+        from torch_ir.backends.onnx_check import check_model
+
+        check_model(ir, model, values)
 
 
 def _require() -> None:
