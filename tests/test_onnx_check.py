@@ -72,7 +72,9 @@ def test_a_wrong_file_is_not_written(
     mutated(monkeypatch, mutation)
     with pytest.raises(ConversionError) as caught:
         to_onnx(ir, tmp_path / "wrong.onnx", weights)
-    assert str(caught.value).startswith(f"in ONNX Runtime, the file of Net would not compute {node} as the executor does")
+    assert str(caught.value).startswith(
+        f"in ONNX Runtime, the file of Net would not compute {node} as the executor does"
+    )
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "wrong.onnx").exists()
     to_onnx(ir, tmp_path / "wrong.onnx", weights, check=False)

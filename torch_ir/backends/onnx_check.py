@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_ir.analysis.cost_model.node_costs import cost
 from torch_ir.backends.deviations import may_deviate
 from torch_ir.backends.onnxruntime import session
-from torch_ir.backends.verifying import CannotCompareError, DifferenceError, verify
+from torch_ir.backends.verifying import DifferenceError, verify
 from torch_ir.errors import ConversionError, ExecutionError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.graph.io_tree import flat
@@ -46,9 +46,10 @@ def check_model(ir: IR, model: onnx_ir.Model, weights: Mapping[str, Tensor] | No
         except ExecutionError:  # a runtime may lack kernels for what it has fused before
             pass
         node = "" if tensor.producer is None else f" {tensor.producer.op_type} ({tensor.producer.name})"
+        name = ir.model_name or "the graph"
         raise ConversionError(
-            f"in ONNX Runtime, the file of {ir.model_name or 'the graph'} would not compute{node} as the executor does: "
-            f"{tensor.name!r} {found}; check=False writes it all the same"
+            f"in ONNX Runtime, the file of {name} would not compute{node} as the executor does: {tensor.name!r} {found}; "
+            "check=False writes it all the same"
         ) from None
     except ExecutionError as error:
         _log.info("%s is not compared with its ONNX file: %s", ir.model_name or "the graph", error)

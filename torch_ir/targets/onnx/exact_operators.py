@@ -23,10 +23,23 @@ _LINEAR = "quantized_decomposed.dequantize_per_channel.default"  # it becomes De
 
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *given: Any, **options: Any
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    *given: Any,
+    scale: float | None = None,
+    **options: Any,
 ) -> Any:
-    """Return zeros for fully masked queries, where runtimes return a mean of all values, or NaN."""
-    return NotImplemented if attn_mask is None else masked_attention(query, key, value, attn_mask, *given, **options)
+    """Return zeros for fully masked queries, where runtimes return a mean of all values, or NaN.
+
+    A negative scale, of which the exporter writes the root, becomes a negative query.
+    """
+    if scale is not None and scale < 0:
+        query, scale = -query, -scale
+    elif attn_mask is None:
+        return NotImplemented
+    return masked_attention(query, key, value, attn_mask, *given, scale=scale, **options)
 
 
 def masked_attention(
@@ -152,6 +165,13 @@ def cross_entropy(
     return (1 - label_smoothing) * hard + smooth * spread
 
 
+def elu(self: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+    """Scale negative inputs alone; the exporter scales all."""
+    if input_scale == 1:
+        return NotImplemented
+    return torch.where(self > 0, self * scale, torch.expm1(self * input_scale) * (alpha * scale))
+
+
 def scatter_mean(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Any:
     """Compute a mean as a sum and a count."""
     if reduce != "mean" or not self.is_floating_point():
@@ -200,6 +220,7 @@ EXPORTED: dict[str, Rule] = {
     **NORMS,
     "aten.cross_entropy_loss.default": cross_entropy,
     "aten.log_sigmoid.default": log_sigmoid,
+    "aten.elu.default": elu,
     "aten.avg_pool2d.default": _by_divisor(_aten.avg_pool2d.default, 2),
     "aten.avg_pool3d.default": _by_divisor(_aten.avg_pool3d.default, 3),
     "aten.scatter_reduce.two": scatter_mean,
@@ -218,8 +239,13 @@ def _ignores_divisor(node: OpNode) -> bool:
     return bool(node["ceil_mode"]) and node["divisor_override"] is not None
 
 
+def _drops_out(node: OpNode) -> bool:
+    return node["dropout_p"] > 0
+
+
 # operators that no rule repairs: when the translation is another function, and what it does
 MISTRANSLATED: dict[str, tuple[Callable[[OpNode], bool], str]] = {
+    "aten.scaled_dot_product_attention.default": (_drops_out, "would ignore dropout_p"),
     "aten.multinomial.default": (_ignores_replacement, "would draw with replacement"),
     "aten.avg_pool2d.default": (_ignores_divisor, "would ignore divisor_override"),
     "aten.avg_pool3d.default": (_ignores_divisor, "would ignore divisor_override"),
