@@ -46,9 +46,9 @@ def check_model(ir: IR, model: onnx_ir.Model, weights: Mapping[str, Tensor] | No
         except ExecutionError:  # a runtime may lack kernels for what it has fused before
             pass
         node = "" if tensor.producer is None else f" {tensor.producer.op_type} ({tensor.producer.name})"
-        name = ir.model_name or "the graph"
+        file = f"the file of {ir.model_name or 'the graph'}"
         raise ConversionError(
-            f"in ONNX Runtime, the file of {name} would not compute{node} as the executor does: {tensor.name!r} {found}; "
+            f"in ONNX Runtime, {file} would not compute{node} as the executor does: {tensor.name!r} {found}; "
             "check=False writes it all the same"
         ) from None
     except ExecutionError as error:

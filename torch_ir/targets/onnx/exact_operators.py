@@ -240,7 +240,7 @@ def _ignores_divisor(node: OpNode) -> bool:
 
 
 def _drops_out(node: OpNode) -> bool:
-    return node["dropout_p"] > 0
+    return bool(node["dropout_p"] > 0)
 
 
 # operators that no rule repairs: when the translation is another function, and what it does

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import onnx_ir
-from onnx_ir.passes import common
+from onnx_ir.passes import common as common_passes
 from onnxscript.optimizer import fold_constants
 from onnxscript.rewriter import RewritePass, RewriteRule, pattern
 from onnxscript.rewriter.rules import common as rules
 
+passes: Any = common_passes  # onnx-ir does not annotate all of them
 _STEPS = 2
 _RANDOM = frozenset(("Bernoulli", "Dropout"))  # which onnx-ir would merge
 _EXACT = (  # of onnxscript, some only in later releases; they move values, or compute with sizes
@@ -27,7 +28,7 @@ _EXACT = (  # of onnxscript, some only in later releases; they move values, or c
 
 def simplify(model: onnx_ir.Model) -> None:
     """Inline functions, fold constants, and remove nodes that do nothing."""
-    common.InlinePass()(model)
+    passes.InlinePass()(model)
     one = pattern.Constant(1, rel_tol=0, abs_tol=0)
     products = [lambda op, x: op.Mul(x, one), lambda op, x: op.Mul(one, x), lambda op, x: op.Div(x, one)]
     chosen = [RewriteRule(product, _same) for product in products]
@@ -36,16 +37,16 @@ def simplify(model: onnx_ir.Model) -> None:
     for _ in range(_STEPS):
         fold_constants(model, onnx_shape_inference=True)
         rewrite(model)
-        common.RemoveUnusedNodesPass()(model)
-    common.RemoveUnusedFunctionsPass()(model)
-    common.RemoveUnusedOpsetsPass()(model)
-    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    common.LiftSubgraphInitializersToMainGraphPass()(model)
-    common.DeduplicateInitializersPass()(model)
+        passes.RemoveUnusedNodesPass()(model)
+    passes.RemoveUnusedFunctionsPass()(model)
+    passes.RemoveUnusedOpsetsPass()(model)
+    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    passes.LiftSubgraphInitializersToMainGraphPass()(model)
+    passes.DeduplicateInitializersPass()(model)
     if not any(node.op_type in _RANDOM for node in model.graph.all_nodes()):
-        common.CommonSubexpressionEliminationPass()(model)
-    common.OutputFixPass()(model)
-    common.NameFixPass()(model)
+        passes.CommonSubexpressionEliminationPass()(model)
+    passes.OutputFixPass()(model)
+    passes.NameFixPass()(model)
 
 
 def _padded(op: Any, x: Any, pads: Any) -> Any:
