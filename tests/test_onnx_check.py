@@ -16,6 +16,7 @@ from torch.export import Dim
 from tests.proof import module
 from torch_ir import IR, extract_ir, to_onnx
 from torch_ir.backends import onnx_check
+from torch_ir.backends.placement import placed
 from torch_ir.cli.dispatch import main
 from torch_ir.errors import ConversionError
 from torch_ir.targets.onnx import onnx_program
@@ -147,6 +148,13 @@ def test_the_command_leaves_the_comparison_out(tmp_path: Path, monkeypatch: pyte
     assert main([*command, "--no-check"]) == 0
     assert main([*command[:-1], str(tmp_path / "net.mlir"), "--no-check"]) == 1
     assert "--no-check is for .onnx, not for .mlir" in capsys.readouterr().err
+
+
+def test_a_graph_of_another_device_is_compared_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ir = placed(captured(Net(), torch.randn(3, 4)), torch.device("cuda:0"))
+    mutated(monkeypatch, without_relu)
+    with pytest.raises(ConversionError, match="would not compute aten.relu.default"):
+        to_onnx(ir, tmp_path / "net.onnx")
 
 
 def test_the_file_is_not_changed_by_the_comparison(tmp_path: Path) -> None:

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from math import prod
 
 import onnx_ir
+import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
 from torch import Tensor
 
 from torch_ir.analysis.cost_model.node_costs import cost
 from torch_ir.backends.deviations import may_deviate
 from torch_ir.backends.onnxruntime import session
+from torch_ir.backends.placement import placed
+from torch_ir.backends.swept import is_elsewhere
 from torch_ir.backends.verifying import DifferenceError, verify
 from torch_ir.errors import ConversionError, ExecutionError
 from torch_ir.ir import IR, TensorMeta
@@ -34,6 +37,8 @@ def check_model(ir: IR, model: onnx_ir.Model, weights: Mapping[str, Tensor] | No
     if not _is_small(ir):
         _log.info("%s is too large to be compared with its ONNX file", ir.model_name or "the graph")
         return
+    if is_elsewhere(ir):
+        ir = placed(ir, torch.device("cpu"))
     values = random_weights(ir) if weights is None else weights
     try:
         _compare(ir, model, values)
