@@ -97,6 +97,13 @@ FAULTS: dict[str, tuple[Any, Tensor]] = {
         lambda x: F.scaled_dot_product_attention(x, x, x, torch.ones(4, 4).tril().bool(), scale=-0.5),
         torch.eye(4)[None, None],
     ),
+    "kept dimensions of a norm": (lambda x: torch.linalg.vector_norm(x, 3, keepdim=True), torch.linspace(-2, 2, 8)),
+    "kept dimensions of a norm of all": (lambda x: torch.linalg.norm(x, keepdim=True), torch.eye(3) * 2),
+    "kept dimensions of an index": (lambda x: (x.argmax(None, True), x.argmin(None, True)), torch.eye(3) * 2),
+    "mean of integers": (lambda x: (x.mean(0, dtype=torch.float32), x.mean(dtype=torch.float32)), torch.arange(8)),
+    "distances": (lambda x: (torch.cdist(x, -x, 1.0), torch.cdist(x, -x, 0.0), torch.cdist(x, -x, 3.0)), torch.eye(3)),
+    "largest distances": (lambda x: torch.cdist(x, -x, torch.inf), torch.eye(3)),
+    "correction": (lambda x: (*torch.std_mean(x, 0, correction=2), *torch.var_mean(x, correction=0)), torch.eye(3)),
     "input_scale": (lambda x: torch.ops.aten.elu(x, 1.5, 1.2, 0.7), torch.linspace(-2, 2, 8)),
 }
 

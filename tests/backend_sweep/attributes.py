@@ -27,6 +27,7 @@ _WORDS = (
 )
 _NUMBERS: dict[str, tuple[Any, ...]] = {
     "bool": (True, False),
+    "reduction": (0, 1, 2),  # an enumeration
     "int": (0, 1, -1, 2, -2, 3),
     "float": (0.0, 0.3, -0.5, 1.0, 2.5),
     "number": (0, 1, -1, 3, 0.3, -0.5),
@@ -57,7 +58,8 @@ def _varied(node: OpNode, case: Case) -> Iterator[Case]:
     for argument in operator._schema.arguments if operator is not None else ():
         if argument.name in node.attrs and argument.name not in _FIXED:
             old = node.attrs[argument.name]
-            for value in _others(str(argument.real_type), old, len(node.inputs[0].shape) if node.inputs else 0):
+            kind = "reduction" if argument.name == "reduction" else str(argument.real_type)
+            for value in _others(kind, old, len(node.inputs[0].shape) if node.inputs else 0):
                 found = _changed(node, argument.name, value, values)
                 if found is not None:
                     yield found

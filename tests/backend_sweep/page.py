@@ -49,7 +49,7 @@ def _condition(when: Mapping[str, Any]) -> str:
                     "rank": f"an input of {wanted} dimensions",
                     "empty": "no elements",
                     "open": "open sizes",
-                    "rounds": "converted to fewer digits and back",
+                    "rounds": "read by an operator with more digits",
                     "storage": "a view",
                 }[kind]
             )

@@ -12,7 +12,7 @@ The condition is a conjunction over a closed vocabulary:
   rank      an input has this many dimensions: {"rank": 0}
   empty     an input has no elements: {"empty": true}
   open      a size of an input or output is symbolic: {"open": true}
-  rounds    numbers are converted to a narrower dtype and back, which rounds them: {"rounds": true}
+  rounds    numbers are converted to a narrower dtype and computed with in a wider one: {"rounds": true}
   storage   elements are counted in the storage of a view: {"storage": true}
   values    of a deviation: the input values it needs, which are not in a graph: {"values": ["nan"]}
 """
@@ -76,15 +76,11 @@ def _compares(compare: Callable[[float, float], bool]) -> Callable[[OpNode, Mapp
 
 
 def _rounds(node: OpNode) -> bool:
-    """Whether a node converts floating-point numbers to fewer digits, and another one the result to more."""
-    if not _is_conversion(node):
+    """Whether a node converts floating-point numbers to fewer digits, and a reader computes with more again."""
+    if base_name(node.op_type) not in ("aten.to", "aten._to_copy", "aten.type_as"):
         return False
-    read = [made for reader in node.outputs[0].consumers if _is_conversion(reader) for made in reader.outputs]
-    return all(any(_has_more_digits(one, node.outputs[0]) for one in sides) for sides in (node.inputs, read))
-
-
-def _is_conversion(node: OpNode) -> bool:
-    return base_name(node.op_type) in ("aten.to", "aten._to_copy", "aten.type_as")
+    made = [tensor for reader in node.outputs[0].consumers for tensor in reader.outputs]
+    return all(any(_has_more_digits(one, node.outputs[0]) for one in sides) for sides in (node.inputs[:1], made))
 
 
 def _has_more_digits(one: TensorMeta, other: TensorMeta) -> bool:

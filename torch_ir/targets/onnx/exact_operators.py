@@ -112,6 +112,37 @@ def _in_dtype(operator: Any) -> Rule:
     return rule
 
 
+def _mean_in_dtype(self: Tensor, *args: Any, dtype: torch.dtype | None = None) -> Any:
+    """Convert to `dtype` first; the exporter converts the mean, which of integers is one."""
+    return NotImplemented if dtype in (None, self.dtype) else torch.mean(self.to(dtype), *args)
+
+
+def vector_norm(
+    self: Tensor, ord: Any = 2, dim: Sequence[int] | None = None, keepdim: bool = False, **options: Any
+) -> Any:
+    """Name all dimensions that are kept, which the exporter drops."""
+    if dim or not keepdim:
+        return NotImplemented
+    return _aten.linalg_vector_norm.default(self, ord, list(range(self.dim())), True, **options)
+
+
+def norm(self: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, **options: Any) -> Any:
+    """Name all dimensions of a norm of vectors, likewise."""
+    is_of_vectors = ord is None or self.dim() == 1
+    return vector_norm(self, 2 if ord is None else ord, dim, keepdim, **options) if is_of_vectors else NotImplemented
+
+
+def _kept(operator: Any) -> Rule:
+    """Return a rule for an index among all elements that keeps the dimensions, of which the exporter keeps one."""
+
+    def rule(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+        if dim is not None or not keepdim:
+            return NotImplemented
+        return operator(self).reshape([1] * self.dim())
+
+    return rule
+
+
 def _by_divisor(operator: Any, dims: int) -> Rule:
     """Return a rule for average pooling with `divisor_override`, which ONNX lacks."""
 
@@ -221,6 +252,12 @@ EXPORTED: dict[str, Rule] = {
     "aten.cross_entropy_loss.default": cross_entropy,
     "aten.log_sigmoid.default": log_sigmoid,
     "aten.elu.default": elu,
+    "aten.mean.dim": _mean_in_dtype,
+    "aten.mean.default": _mean_in_dtype,
+    "aten.linalg_vector_norm.default": vector_norm,
+    "aten.linalg_norm.default": norm,
+    "aten.argmax.default": _kept(_aten.argmax.default),
+    "aten.argmin.default": _kept(_aten.argmin.default),
     "aten.avg_pool2d.default": _by_divisor(_aten.avg_pool2d.default, 2),
     "aten.avg_pool3d.default": _by_divisor(_aten.avg_pool3d.default, 3),
     "aten.scatter_reduce.two": scatter_mean,
