@@ -23,19 +23,16 @@ import json
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from torch_ir.analysis.memory.aliasing import counts_in_a_storage
 from torch_ir.backends.table import installed_backends
 from torch_ir.errors import ExecutionError, SerializationError
-from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.graph.operator_sets import base_name
+from torch_ir.ir import IR, OpNode
+from torch_ir.ir.graph.operator_sets import FLOATS, base_name
 from torch_ir.ops.prepare_run import with_calls_inline
-from torch_ir.ops.torch_types import TORCH_DTYPES
 
 TABLE = Path(__file__).parent / "deviations.json"
 REFUSED, DEVIATION = "refused", "deviation"
@@ -65,14 +62,9 @@ class Row:
         return all(_TESTS[kind](node, wanted) for kind, wanted in self.when.items())
 
 
-def _compares(compare: Callable[[float, float], bool]) -> Callable[[OpNode, Mapping[str, float]], bool]:
-    """Return the test that numbers of a node compare so with those of a row."""
-
-    def test(node: OpNode, wanted: Mapping[str, float]) -> bool:
-        found = [(node.attrs.get(name), limit) for name, limit in wanted.items()]
-        return all(isinstance(value, (int, float)) and compare(value, limit) for value, limit in found)
-
-    return test
+def _compares(compare: Callable[[float, float], bool], node: OpNode, wanted: Mapping[str, float]) -> bool:
+    found = [(node.attrs.get(name), limit) for name, limit in wanted.items()]
+    return all(isinstance(value, (int, float)) and compare(value, limit) for value, limit in found)
 
 
 def _rounds(node: OpNode) -> bool:
@@ -80,20 +72,17 @@ def _rounds(node: OpNode) -> bool:
     if base_name(node.op_type) not in ("aten.to", "aten._to_copy", "aten.type_as"):
         return False
     made = [tensor for reader in node.outputs[0].consumers for tensor in reader.outputs]
-    return all(any(_has_more_digits(one, node.outputs[0]) for one in sides) for sides in (node.inputs[:1], made))
-
-
-def _has_more_digits(one: TensorMeta, other: TensorMeta) -> bool:
-    dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in (one, other)]
-    if not all(dtype.is_floating_point for dtype in dtypes):
-        return False
-    return torch.finfo(dtypes[0]).eps < torch.finfo(dtypes[1]).eps
+    least, *others = (
+        min((FLOATS.index(tensor.dtype) for tensor in tensors if tensor.dtype in FLOATS), default=len(FLOATS))
+        for tensors in (node.outputs, node.inputs[:1], made)
+    )
+    return least < len(FLOATS) and all(other < least for other in others)
 
 
 _TESTS: dict[str, Callable[[OpNode, Any], bool]] = {
     "attr": lambda node, wanted: all(name in node.attrs and node.attrs[name] == wanted[name] for name in wanted),
-    "at_least": _compares(operator.ge),
-    "at_most": _compares(operator.le),
+    "at_least": partial(_compares, operator.ge),
+    "at_most": partial(_compares, operator.le),
     "dtype": lambda node, wanted: any(tensor.dtype in wanted for tensor in (*node.inputs, *node.outputs)),
     "given": lambda node, wanted: set(wanted) <= set(node.args),
     "rank": lambda node, wanted: any(len(tensor.shape) == wanted for tensor in node.inputs),

@@ -66,17 +66,6 @@ def _spread(of: Any) -> dict[str, Rule]:
     return {"correction": by_correction, "dim": by_dim, "default": whole}
 
 
-def _with_mean(of: Any) -> Rule:
-    """Return the rule for `var_mean` or `std_mean`."""
-
-    def rule(self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-        spread = of(variance(self, dim, correction=correction, keepdim=keepdim))
-        dims = list(dim) if dim else list(range(self.dim()))
-        return spread if spread is NotImplemented else (spread, self.mean(dims, keepdim))
-
-    return rule
-
-
 def _root(value: Any) -> Any:
     return value if value is NotImplemented else value.sqrt()
 
@@ -153,13 +142,6 @@ def square(self: Tensor) -> Any:
     return power(self, 2)
 
 
-def cdist(x1: Tensor, x2: Tensor, p: float = 2, compute_mode: int | None = None) -> Any:
-    """Return norms of differences; OpenVINO has those of order 2 alone."""
-    if p == 2:
-        return NotImplemented
-    return _aten.linalg_vector_norm.default(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, [-1])
-
-
 def softshrink(self: Tensor, lambd: float = 0.5) -> Tensor:
     """Preserve NaN."""
     return torch.where(self > lambd, self - lambd, torch.where(self < -lambd, self + lambd, self * 0))
@@ -213,13 +195,10 @@ INDICES: dict[str, Rule] = {
 SPREAD: dict[str, Rule] = {
     **{f"aten.var.{overload}": rule for overload, rule in _spread(lambda value: value).items()},
     **{f"aten.std.{overload}": rule for overload, rule in _spread(_root).items()},
-    "aten.var_mean.correction": _with_mean(lambda value: value),
-    "aten.std_mean.correction": _with_mean(_root),
 }
 OPENVINO: dict[str, Rule] = {
     **GROUPED,
     "aten.histc.default": histc,
-    "aten.cdist.default": cdist,
     "aten.empty_like.default": empty_like,
     "aten.squeeze.dim": squeeze,
     "aten.pow.Tensor_Scalar": power,

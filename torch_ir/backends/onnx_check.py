@@ -18,7 +18,7 @@ from torch_ir.backends.placement import placed
 from torch_ir.backends.swept import is_elsewhere
 from torch_ir.backends.verifying import DifferenceError, verify
 from torch_ir.errors import ConversionError, ExecutionError
-from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir import IR
 from torch_ir.ir.graph.io_tree import flat
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.passes.probe_inputs import smallest
@@ -34,8 +34,9 @@ def check_model(ir: IR, model: onnx_ir.Model, weights: Mapping[str, Tensor] | No
 
     Without weights, random ones are bound for this comparison alone.
     """
+    name = ir.model_name or "the graph"
     if not _is_small(ir):
-        _log.info("%s is too large to be compared with its ONNX file", ir.model_name or "the graph")
+        _log.info("%s is too large to be compared with its ONNX file", name)
         return
     if is_elsewhere(ir):
         ir = placed(ir, torch.device("cpu"))
@@ -43,21 +44,21 @@ def check_model(ir: IR, model: onnx_ir.Model, weights: Mapping[str, Tensor] | No
     try:
         _compare(ir, model, values)
     except DifferenceError as error:
-        tensor, found = error.tensor, error.found
+        first = error
         try:
             _compare(*_with_inner_values(ir, model), values)
         except DifferenceError as inner:
-            tensor, found = inner.tensor, inner.found
+            first = inner
         except ExecutionError:  # a runtime may lack kernels for what it has fused before
             pass
-        node = "" if tensor.producer is None else f" {tensor.producer.op_type} ({tensor.producer.name})"
-        file = f"the file of {ir.model_name or 'the graph'}"
+        node = first.tensor.producer
+        what = first.tensor.name if node is None else f"{node.op_type} ({node.name})"
         raise ConversionError(
-            f"in ONNX Runtime, {file} would not compute{node} as the executor does: {tensor.name!r} {found}; "
-            "check=False writes it all the same"
+            f"in ONNX Runtime, the file of {name} would not compute {what} as the executor does: {first.tensor.name!r} "
+            f"{first.found}; check=False writes it all the same"
         ) from None
     except ExecutionError as error:
-        _log.info("%s is not compared with its ONNX file: %s", ir.model_name or "the graph", error)
+        _log.info("%s is not compared with its ONNX file: %s", name, error)
 
 
 def _is_small(ir: IR) -> bool:
@@ -69,21 +70,17 @@ def _is_small(ir: IR) -> bool:
 
 
 def _compare(ir: IR, model: onnx_ir.Model, weights: Mapping[str, Tensor]) -> None:
-    run = session(ir, model, weights)
-    verify(_NAME, run, ir, weights, points=2, ties=not may_deviate(ir, _NAME), small=True)
+    verify(_NAME, session(ir, model, weights), ir, weights, points=2, ties=not may_deviate(ir, _NAME), small=True)
 
 
 def _with_inner_values(ir: IR, model: onnx_ir.Model) -> tuple[IR, onnx_ir.Model]:
     """Return copies of a graph and its model that also return the values that both have, in order."""
     ir, model = ir.clone(), onnx_ir.from_proto(onnx_ir.to_proto(model))
-    values = {value.name: value for node in model.graph for value in node.outputs}
-    shared = [out for node in ir.nodes for out in node.outputs if _is_same(out, values.get(out.name))]
+    values = {(value.name, value.dtype): value for node in model.graph for value in node.outputs}
+    made = [(out, (out.name, from_torch_dtype(TORCH_DTYPES[out.dtype]))) for node in ir.nodes for out in node.outputs]
+    shared = {out: values[key] for out, key in made if key in values}
     old = model.graph.outputs[: len(ir.graph_outputs)]
-    model.graph.outputs[: len(old)] = [*(values[out.name] for out in shared), *old]
+    model.graph.outputs[: len(old)] = [*shared.values(), *old]
     ir.graph_outputs = [*shared, *ir.graph_outputs]
     ir.output_tree = flat(len(ir.graph_outputs))
     return ir, model
-
-
-def _is_same(tensor: TensorMeta, value: onnx_ir.Value | None) -> bool:
-    return value is not None and value.dtype == from_torch_dtype(TORCH_DTYPES[tensor.dtype])

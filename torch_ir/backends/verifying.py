@@ -48,7 +48,7 @@ class DifferenceError(ExecutionError):
     """The results of a back end differ in a tensor; `found` says on which inputs, and by how much."""
 
     def __init__(self, text: str, tensor: TensorMeta, found: str) -> None:
-        super().__init__(text)
+        super().__init__(f"{text}{tensor.name!r} {found}")
         self.tensor, self.found = tensor, found
 
 
@@ -83,10 +83,8 @@ def verify(
             if reason and not _is_rounding(one, other, exact[index] if exact else None):
                 if draws:
                     raise CannotCompareError("the graph draws random numbers")
-                tensor = ir.returns.inputs[index]
                 text = f"{name} does not compute {ir.model_name or 'the graph'} as the executor does: "
-                found = f"on {label}: {reason}"
-                raise DifferenceError(f"{text}{tensor.name!r} {found}", tensor, found)
+                raise DifferenceError(text, ir.returns.inputs[index], f"on {label}: {reason}")
 
 
 def verify_unswept(name: str, run: Run, compiled: IR, ir: IR, weights: Mapping[str, Weight]) -> None:
@@ -120,7 +118,7 @@ def _warn_once(text: str) -> None:
 def _probes(ir: IR, points: int, ties: bool, small: bool) -> Iterator[tuple[str, list[Any], float | None]]:
     """Yield labelled inputs on the graph's device, smallest sizes first, where shapes are most likely wrong.
 
-    The number is the absolute tolerance of results, where it does not depend on their size.
+    The number is an absolute tolerance; None for one that depends on the results.
     """
     chosen = sorted(points_of(ir), key=lambda point: sum(point.values()))[:points] or [{}]
     for seed, point in enumerate(chosen):
@@ -128,20 +126,16 @@ def _probes(ir: IR, points: int, ties: bool, small: bool) -> Iterator[tuple[str,
         drawn = [v.to(ir.device) if isinstance(v, Tensor) else v for v in drawn_inputs(ir, point, seed)]
         yield f"random inputs{at}", drawn, None
         if ties:
-            yield f"rounded inputs{at}", [_rounded(value) for value in drawn], None
+            yield f"rounded inputs{at}", [_changed(value, torch.round) for value in drawn], None
         if small:
-            yield f"inputs near zero{at}", [_times(value, _NEAR_ZERO) for value in drawn], _EXACT
+            yield f"inputs near zero{at}", [_changed(value, lambda x: x * _NEAR_ZERO) for value in drawn], _EXACT
         if small and ties:
-            yield f"zeros{at}", [_times(value, 0) for value in drawn], _NO_NAN
+            yield f"zeros{at}", [_changed(value, torch.zeros_like) for value in drawn], _NO_NAN
 
 
-def _rounded(value: Any) -> Any:
-    """Round to integers, which yields zeros and ties."""
-    return value.round() if isinstance(value, Tensor) and value.is_floating_point() else value
-
-
-def _times(value: Any, factor: float) -> Any:
-    return value * factor if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()) else value
+def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Change floating-point numbers; rounded to integers, they have zeros and ties."""
+    return change(value) if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _copies(values: Sequence[Any]) -> list[Any]:

@@ -19,7 +19,6 @@ from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
 from torch_ir.ir.regroup.separate_stacks import without_stacks
 
 if TYPE_CHECKING:
-    import onnx_ir
     from torch import Tensor
 
     from torch_ir.run.weight_files import WeightSource
@@ -67,19 +66,20 @@ def to_onnx(
 
     with NeutralState(new_on_cpu=True):
         if weights is None:
-            ir = without_stacks(ir)
-            model = onnx_model(ir, opset, functions)
-            if check:
-                _check(ir, model)
+            ir, values = without_stacks(ir), None
+        else:
+            from torch_ir.run.binding import bind
+            from torch_ir.run.weight_files import weights_from
+
+            ir, values = bind(ir, weights_from(weights))
+        model = onnx_model(ir, opset, functions)
+        if check and importlib.util.find_spec("onnxruntime") is not None:
+            from torch_ir.backends.onnx_check import check_model
+
+            check_model(ir, model, values)
+        if values is None:
             save(model, target)
             return
-        from torch_ir.run.binding import bind
-        from torch_ir.run.weight_files import weights_from
-
-        bound, values = bind(ir, weights_from(weights))
-        model = onnx_model(bound, opset, functions)
-        if check:
-            _check(bound, model, values)
         named = {name: values[keys[0]] for name, keys in weights_of(model).items()}
         settle_weights(model)
         save_with(model, named, target)
@@ -101,14 +101,6 @@ def default_opset(ir: IR) -> int:
     """Return the opset for a graph; for bfloat16, one in which convolutions support it."""
     dtypes = {tensor.dtype for node in ir.all_nodes() for tensor in (*node.inputs, *node.outputs)}
     return _OPSETS[-1] if "bfloat16" in dtypes else _COMMON
-
-
-def _check(ir: IR, model: onnx_ir.Model, values: Mapping[str, Tensor] | None = None) -> None:
-    """Compare a model with its graph, if ONNX Runtime is installed."""
-    if importlib.util.find_spec("onnxruntime") is not None:
-        from torch_ir.backends.onnx_check import check_model
-
-        check_model(ir, model, values)
 
 
 def _require() -> None:

@@ -23,23 +23,10 @@ _LINEAR = "quantized_decomposed.dequantize_per_channel.default"  # it becomes De
 
 
 def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    *given: Any,
-    scale: float | None = None,
-    **options: Any,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *given: Any, **options: Any
 ) -> Any:
-    """Return zeros for fully masked queries, where runtimes return a mean of all values, or NaN.
-
-    A negative scale, of which the exporter writes the root, becomes a negative query.
-    """
-    if scale is not None and scale < 0:
-        query, scale = -query, -scale
-    elif attn_mask is None:
-        return NotImplemented
-    return masked_attention(query, key, value, attn_mask, *given, scale=scale, **options)
+    """Return zeros for fully masked queries, where runtimes return a mean of all values, or NaN."""
+    return NotImplemented if attn_mask is None else masked_attention(query, key, value, attn_mask, *given, **options)
 
 
 def masked_attention(
@@ -117,32 +104,6 @@ def _mean_in_dtype(self: Tensor, *args: Any, dtype: torch.dtype | None = None) -
     return NotImplemented if dtype in (None, self.dtype) else torch.mean(self.to(dtype), *args)
 
 
-def vector_norm(
-    self: Tensor, ord: Any = 2, dim: Sequence[int] | None = None, keepdim: bool = False, **options: Any
-) -> Any:
-    """Name all dimensions that are kept, which the exporter drops."""
-    if dim or not keepdim:
-        return NotImplemented
-    return _aten.linalg_vector_norm.default(self, ord, list(range(self.dim())), True, **options)
-
-
-def norm(self: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, **options: Any) -> Any:
-    """Name all dimensions of a norm of vectors, likewise."""
-    is_of_vectors = ord is None or self.dim() == 1
-    return vector_norm(self, 2 if ord is None else ord, dim, keepdim, **options) if is_of_vectors else NotImplemented
-
-
-def _kept(operator: Any) -> Rule:
-    """Return a rule for an index among all elements that keeps the dimensions, of which the exporter keeps one."""
-
-    def rule(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-        if dim is not None or not keepdim:
-            return NotImplemented
-        return operator(self).reshape([1] * self.dim())
-
-    return rule
-
-
 def _by_divisor(operator: Any, dims: int) -> Rule:
     """Return a rule for average pooling with `divisor_override`, which ONNX lacks."""
 
@@ -196,13 +157,6 @@ def cross_entropy(
     return (1 - label_smoothing) * hard + smooth * spread
 
 
-def elu(self: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
-    """Scale negative inputs alone; the exporter scales all."""
-    if input_scale == 1:
-        return NotImplemented
-    return torch.where(self > 0, self * scale, torch.expm1(self * input_scale) * (alpha * scale))
-
-
 def scatter_mean(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Any:
     """Compute a mean as a sum and a count."""
     if reduce != "mean" or not self.is_floating_point():
@@ -251,13 +205,8 @@ EXPORTED: dict[str, Rule] = {
     **NORMS,
     "aten.cross_entropy_loss.default": cross_entropy,
     "aten.log_sigmoid.default": log_sigmoid,
-    "aten.elu.default": elu,
     "aten.mean.dim": _mean_in_dtype,
     "aten.mean.default": _mean_in_dtype,
-    "aten.linalg_vector_norm.default": vector_norm,
-    "aten.linalg_norm.default": norm,
-    "aten.argmax.default": _kept(_aten.argmax.default),
-    "aten.argmin.default": _kept(_aten.argmin.default),
     "aten.avg_pool2d.default": _by_divisor(_aten.avg_pool2d.default, 2),
     "aten.avg_pool3d.default": _by_divisor(_aten.avg_pool3d.default, 3),
     "aten.scatter_reduce.two": scatter_mean,
@@ -268,22 +217,29 @@ EXPORTED: dict[str, Rule] = {
 }
 
 
-def _ignores_replacement(node: OpNode) -> bool:
-    return not node["replacement"] and node["num_samples"] != 1
-
-
 def _ignores_divisor(node: OpNode) -> bool:
     return bool(node["ceil_mode"]) and node["divisor_override"] is not None
 
 
-def _drops_out(node: OpNode) -> bool:
-    return bool(node["dropout_p"] > 0)
+def _drops_dimensions(node: OpNode) -> bool:
+    return bool(node["keepdim"]) and not node["dim"] and node["dim"] != 0
 
 
 # operators that no rule repairs: when the translation is another function, and what it does
 MISTRANSLATED: dict[str, tuple[Callable[[OpNode], bool], str]] = {
-    "aten.scaled_dot_product_attention.default": (_drops_out, "would ignore dropout_p"),
-    "aten.multinomial.default": (_ignores_replacement, "would draw with replacement"),
+    **{
+        f"aten.{name}.default": (_drops_dimensions, "would drop dimensions that keepdim keeps")
+        for name in ("argmax", "argmin", "linalg_norm", "linalg_vector_norm")
+    },
+    "aten.scaled_dot_product_attention.default": (
+        lambda node: node["dropout_p"] > 0 or (node["scale"] or 0) < 0,
+        "would ignore dropout_p, or take the root of a negative scale",
+    ),
+    "aten.elu.default": (lambda node: node["input_scale"] != 1, "would scale positive inputs by input_scale"),
+    "aten.multinomial.default": (
+        lambda node: not node["replacement"] and node["num_samples"] != 1,
+        "would draw with replacement",
+    ),
     "aten.avg_pool2d.default": (_ignores_divisor, "would ignore divisor_override"),
     "aten.avg_pool3d.default": (_ignores_divisor, "would ignore divisor_override"),
 }
