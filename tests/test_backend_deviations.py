@@ -12,13 +12,13 @@ import torch_ir
 from tests.backend_sweep.functions import Function
 from tests.backend_sweep.page import PAGE, table_text
 from tests.needed import need_backend
-from torch_ir import IR, ExecutionError, extract_ir
+from torch_ir import IR, ExecutionError, extract_ir, to_onnx
 from torch_ir.backends import compile, register_backend, table
 from torch_ir.backends import deviations as deviations_module
 from torch_ir.backends.deviations import DEVIATION, REFUSED, VOCABULARY, Row, refused_nodes, rows
 from torch_ir.backends.table import installed_backends
 from torch_ir.cli.dispatch import main
-from torch_ir.errors import CaptureWarning, CommandError
+from torch_ir.errors import CaptureWarning, CommandError, ConversionError
 from torch_ir.ops.schema import find_operator
 
 
@@ -82,6 +82,9 @@ def test_a_refused_node_is_named_before_anything_runs(monkeypatch: pytest.Monkey
         ({"attr": {"train": False}}, False),
         ({"at_least": {"p": 0.25}}, True),
         ({"at_least": {"p": 0.75}}, False),
+        ({"at_most": {"p": 0.5}}, True),
+        ({"at_most": {"p": 0.25}}, False),
+        ({"rounds": True}, False),
         ({"dtype": ["float32"]}, True),
         ({"dtype": ["int64"]}, False),
         ({"given": ["input"]}, True),
@@ -98,6 +101,74 @@ def test_conditions(when: dict[str, Any], matches: bool) -> None:
     (node,) = graph(lambda x: F.dropout(x, 0.5, True), torch.ones(3)).nodes
     assert Row("mine", node.op_type, when, REFUSED, "", "").matches(node) is matches
     assert not Row("mine", "aten.relu.default", when, REFUSED, "", "").matches(node)
+
+
+FAULTS: dict[str, tuple[Any, Tensor]] = {
+    "zeros before max_pool1d": (lambda x: F.max_pool1d(F.pad(x, (1, 1)), 2), -torch.ones(1, 2, 6)),
+    "zeros before max_pool2d": (lambda x: F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 2), -torch.ones(1, 2, 6, 6)),
+    "zeros before avg_pool2d": (lambda x: F.avg_pool2d(F.pad(x, (1, 1, 1, 1)), 2), -torch.ones(1, 2, 6, 6)),
+    "numbers before max_pool2d": (lambda x: F.max_pool2d(F.pad(x, (1, 1), value=2.0), 2), -torch.ones(1, 2, 6, 6)),
+    "zeros before a convolution": (lambda x: F.conv1d(F.pad(x, (1, 1)), torch.ones(2, 2, 3)), -torch.ones(1, 2, 6)),
+    "negative scale": (lambda x: F.scaled_dot_product_attention(x, x, x, scale=-0.5), torch.eye(4)[None, None]),
+    "negative scale, masked": (
+        lambda x: F.scaled_dot_product_attention(x, x, x, torch.ones(4, 4).tril().bool(), scale=-0.5),
+        torch.eye(4)[None, None],
+    ),
+    "kept dimensions of a norm": (lambda x: torch.linalg.vector_norm(x, 3, keepdim=True), torch.linspace(-2, 2, 8)),
+    "kept dimensions of a norm of all": (lambda x: torch.linalg.norm(x, keepdim=True), torch.eye(3) * 2),
+    "kept dimensions of an index": (lambda x: (x.argmax(None, True), x.argmin(None, True)), torch.eye(3) * 2),
+    "mean of integers": (lambda x: (x.mean(0, dtype=torch.float32), x.mean(dtype=torch.float32)), torch.arange(8)),
+    "distances": (lambda x: (torch.cdist(x, -x, 1.0), torch.cdist(x, -x, 0.0), torch.cdist(x, -x, 3.0)), torch.eye(3)),
+    "largest distances": (lambda x: torch.cdist(x, -x, torch.inf), torch.eye(3)),
+    "correction": (lambda x: (*torch.std_mean(x, 0, correction=2), *torch.var_mean(x, correction=0)), torch.eye(3)),
+    "input_scale": (lambda x: torch.ops.aten.elu(x, 1.5, 1.2, 0.7), torch.linspace(-2, 2, 8)),
+}
+
+
+WITHOUT = {
+    "onnxruntime": {"negative scale", "negative scale, masked", "input_scale", "distances", "largest distances"}
+    | {name for name in FAULTS if name.startswith("kept dimensions")},
+    "openvino": {"input_scale", "distances", "largest distances", "correction"},
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_faults_of_runtimes_are_avoided(name: str, backend: str, tmp_path: Path) -> None:
+    """By another form of the same graph, also in a file; or the back end refuses it, and so does `to_onnx`."""
+    pytest.importorskip(backend, reason=f"{backend} is not installed")
+    function, x = FAULTS[name]
+    ir = graph(function, x)
+    if name in WITHOUT[backend]:
+        with pytest.raises((ConversionError, ExecutionError), match=r"unsupported|exact translation|does not compute"):
+            compile(ir, {}, backend=backend)
+        return
+    torch.testing.assert_close(compile(ir, {}, backend=backend, verify=False)(x), function(x))
+    if backend == "onnxruntime":
+        to_onnx(ir, tmp_path / "a.onnx")  # which compares it
+
+
+@pytest.mark.parametrize(
+    ("function", "refused"),
+    [
+        (lambda x: (x + 1).half().float(), ["openvino"]),
+        (lambda x: (x + 1).bfloat16().type_as(x), ["openvino"]),
+        (lambda x: (x + 1).half(), []),
+        (lambda x: (x.half() + 1).float(), []),
+        (lambda x: (x + 1).int().float(), []),
+        (lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True, scale=-1.0), ["onnxruntime", "openvino"]),
+        (lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), ["openvino"]),
+    ],
+)
+def test_what_a_runtime_leaves_out_is_refused(function: Any, refused: list[str]) -> None:
+    ir = graph(function, torch.ones(1, 2, 4, 4))
+    assert [name for name in ("onnxruntime", "openvino") if refused_nodes(ir, name)] == refused
+
+
+def test_attention_with_dropout_has_no_onnx(tmp_path: Path) -> None:
+    ir = graph(lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), torch.ones(1, 2, 4, 4))
+    with pytest.raises(ConversionError, match="would ignore dropout_p"):
+        to_onnx(ir, tmp_path / "a.onnx")
 
 
 def test_onnxruntime_computes_float64_with_the_constants_of_the_graph() -> None:

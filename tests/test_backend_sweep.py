@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.backend_sweep.attributes import attribute_cases
 from tests.backend_sweep.cases import Case, operator_cases
 from tests.backend_sweep.coverage import SILENT, verdict
 from tests.backend_sweep.functions import FLOATS, OPEN, function_cases, open_cases
@@ -64,6 +65,26 @@ def test_no_operator_of_a_sample_of_the_database_is_silently_wrong(backend: str,
     with quiet():
         found = [outcome.record() for outcome in swept(backend, list(operator_cases(dtype, 1, 48, 1)))]
     assert [record for record in found if verdict(record) == SILENT] == []
+
+
+@cache
+def varied(part: int, parts: int) -> list[Case]:
+    with quiet():
+        return list(attribute_cases(part, parts))
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize(
+    ("part", "parts"), [(60, 160), *(pytest.param(part, 16, marks=pytest.mark.slow) for part in range(16))]
+)
+def test_no_argument_is_silently_ignored(backend: str, part: int, parts: int) -> None:
+    """Arguments that are no tensors, off their defaults: a sample of the operators, or one of several parts."""
+    need(backend)
+    with quiet():
+        found = [outcome.record() for outcome in swept(backend, varied(part, parts))]
+    assert [record for record in found if verdict(record) == SILENT] == []
+    kinds = Counter(map(verdict, found))
+    assert kinds[SAME] + kinds[ROUNDING] > 0
 
 
 @pytest.mark.slow

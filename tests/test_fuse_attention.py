@@ -110,6 +110,13 @@ def test_a_mask_that_is_known(name: str) -> None:
     assert (call["is_causal"], call["attn_mask"]) == (is_causal, None)
 
 
+@pytest.mark.parametrize("scale", [-0.3, 0.0])
+def test_a_causal_mask_stays_where_the_scale_is_not_positive(scale: float) -> None:
+    """torch's kernels multiply the infinities of `is_causal` by the scale: NaN."""
+    ir = captured(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, causal(), scale=scale), *QKV)
+    assert operator(optimized(ir, STEPS))["is_causal"] is False
+
+
 def test_a_mask_that_is_nearly_causal_stays_a_mask() -> None:
     """One place more than the triangle."""
     ir = captured(lambda q, k, v: attend(scores(q, k).masked_fill(torch.ones(6, 6).bool().triu(2), -math.inf), v), *QKV)

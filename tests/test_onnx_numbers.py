@@ -43,6 +43,20 @@ REPAIRED: dict[str, Callable[[Tensor], Tensor]] = {
     ),
     "divisor": lambda x: F.avg_pool2d(x[None, None], 2, divisor_override=3),
 }
+UNCHANGED: dict[str, Callable[[Tensor], Tensor]] = {
+    "small summand": lambda x: x / (x.norm() + 1e-8),
+    "small summand of a root": lambda x: x * torch.rsqrt(x.square().mean() + 1e-9),
+    "small subtrahend": lambda x: (x * 1e-8) - 1e-8,
+    "factor next to one": lambda x: x * 1.000009,
+    "divisor next to one": lambda x: x / 1.000009,
+    "one over a divisor next to one": lambda x: 1.000009 / (x + 2) * x,
+    "disjoint bounds": lambda x: x.clamp(0, 3).clamp(5, 10),
+    "bounds below zero": lambda x: x.clamp(-2, -1).relu(),
+    "uneven halves": lambda x: x[:, :3][:, :1] * 2 + x[:, :3][:, 1:],
+    "rounded twice": lambda x: (x.double() * (1 + 2**-30) + 2048).float().half().float(),
+    "rounded to half": lambda x: (x + 0.1).half().float(),
+    "two dropouts": lambda x: F.dropout(x + 1, 0.5) - F.dropout(x + 1, 0.5),
+}
 
 
 def run_file(path: Path, x: Tensor) -> Tensor:
@@ -73,6 +87,17 @@ def test_operators_that_the_exporter_gets_wrong_are_rewritten(name: str, tmp_pat
     """A file computes what the back end onnxruntime computes, without a back end."""
     x = torch.randn(4, 4)
     torch.testing.assert_close(written(REPAIRED[name], x, tmp_path / "a.onnx"), REPAIRED[name](x))
+
+
+@pytest.mark.parametrize("name", UNCHANGED)
+@pytest.mark.parametrize("x", [torch.zeros(4, 4), torch.linspace(-4, 7.3, 16).reshape(4, 4)], ids=["zeros", "numbers"])
+def test_no_number_is_changed_by_a_tolerance(name: str, x: Tensor, tmp_path: Path) -> None:
+    """A rewrite is exact, or it is not applied: small summands, factors next to one, bounds, conversions, draws."""
+    found, wanted = written(UNCHANGED[name], x, tmp_path / "a.onnx"), UNCHANGED[name](x)
+    if name == "two dropouts":
+        assert found.ne(0).any()
+    else:
+        torch.testing.assert_close(found, wanted, rtol=2e-7, atol=1e-12)
 
 
 @pytest.mark.parametrize("mode", ["floor", "trunc"])

@@ -49,8 +49,12 @@ ROOMS = {
     "sweep": {"errors", "ir", "ops", "processes", "capture", "analysis", "passes", "run", "verify", "explorer"},
 }
 # A notebook calls a method of the graph, which imports the drawing code lazily; a function that is given a model for a
-# graph captures it.
-WAYS_UP = {("ir/graph/graph.py", "torch_ir.draw.notebook"), ("ir/graph/given_graph.py", "torch_ir.capture")}
+# graph captures it; an ONNX file is run by a back end before it is written.
+WAYS_UP = {
+    ("ir/graph/graph.py", "torch_ir.draw.notebook"),
+    ("ir/graph/given_graph.py", "torch_ir.capture"),
+    ("targets/write_onnx.py", "torch_ir.backends.onnx_check"),
+}
 DOORS = {
     "__init__", "__main__", "_version", "analyzer", "converter", "executor", "exporter", "serializer", "verifier",
     "visualize", "weight_loader",

@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument(
         "--dtype",
         required=True,
-        help="a dtype of the operator database, `functions`, `chains`, `open`, `pairs`, `views` or `nodes`",
+        help="a dtype of the database, `attributes`, `functions`, `chains`, `open`, `pairs`, `views` or `nodes`",
     )
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--samples", type=int, default=3)

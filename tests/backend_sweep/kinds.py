@@ -1,10 +1,11 @@
-"""The cases of each kind of the sweep: a dtype of the database, functions, open sizes, pairs, nodes of models."""
+"""The cases of each kind of the sweep: a dtype of the database, attributes, functions, pairs, nodes of models, ..."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from tests.backend_sweep.attributes import attribute_cases
 from tests.backend_sweep.cases import Case, operator_cases
 from tests.backend_sweep.chains import chain_cases
 from tests.backend_sweep.functions import function_cases, open_cases
@@ -13,6 +14,7 @@ from tests.backend_sweep.pairs import pair_cases
 from tests.backend_sweep.views import view_cases
 
 PARTED: dict[str, Callable[[int, int], Iterator[Case]]] = {
+    "attributes": attribute_cases,
     "pairs": pair_cases,
     "views": view_cases,
     "chains": chain_cases,

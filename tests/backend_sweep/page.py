@@ -37,6 +37,8 @@ def _condition(when: Mapping[str, Any]) -> str:
             told += [f"{name}={value}" for name, value in wanted.items()]
         elif kind == "at_least":
             told += [f"{name} ≥ {value}" for name, value in wanted.items()]
+        elif kind == "at_most":
+            told += [f"{name} ≤ {value}" for name, value in wanted.items()]
         elif kind in ("dtype", "values"):
             told.append(f"{'values: ' if kind == 'values' else ''}{', '.join(wanted)}")
         elif kind == "given":
@@ -47,6 +49,7 @@ def _condition(when: Mapping[str, Any]) -> str:
                     "rank": f"an input of {wanted} dimensions",
                     "empty": "no elements",
                     "open": "open sizes",
+                    "rounds": "read by an operator with more digits",
                     "storage": "a view",
                 }[kind]
             )

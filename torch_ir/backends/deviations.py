@@ -6,11 +6,13 @@ before anything runs; `deviation`: it runs, and the page describes the differenc
 The condition is a conjunction over a closed vocabulary:
   attr      an attribute equals a value: {"attr": {"train": true}}
   at_least  an attribute is a number of at least this: {"at_least": {"padding_idx": 0}}
+  at_most   an attribute is a number of at most this: {"at_most": {"scale": 0}}
   dtype     an input or output has one of these dtypes: {"dtype": ["float64"]}
   given     these optional tensors are present: {"given": ["attn_mask"]}
   rank      an input has this many dimensions: {"rank": 0}
   empty     an input has no elements: {"empty": true}
   open      a size of an input or output is symbolic: {"open": true}
+  rounds    numbers are converted to a narrower dtype and computed with in a wider one: {"rounds": true}
   storage   elements are counted in the storage of a view: {"storage": true}
   values    of a deviation: the input values it needs, which are not in a graph: {"values": ["nan"]}
 """
@@ -18,9 +20,10 @@ The condition is a conjunction over a closed vocabulary:
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from torch_ir.analysis.memory.aliasing import counts_in_a_storage
 from torch_ir.backends.table import installed_backends
 from torch_ir.errors import ExecutionError, SerializationError
 from torch_ir.ir import IR, OpNode
+from torch_ir.ir.graph.operator_sets import FLOATS, base_name
 from torch_ir.ops.prepare_run import with_calls_inline
 
 TABLE = Path(__file__).parent / "deviations.json"
@@ -58,19 +62,33 @@ class Row:
         return all(_TESTS[kind](node, wanted) for kind, wanted in self.when.items())
 
 
-def _is_at_least(node: OpNode, wanted: Mapping[str, float]) -> bool:
-    found = [(node.attrs.get(name), least) for name, least in wanted.items()]
-    return all(isinstance(value, (int, float)) and value >= least for value, least in found)
+def _compares(compare: Callable[[float, float], bool], node: OpNode, wanted: Mapping[str, float]) -> bool:
+    found = [(node.attrs.get(name), limit) for name, limit in wanted.items()]
+    return all(isinstance(value, (int, float)) and compare(value, limit) for value, limit in found)
+
+
+def _rounds(node: OpNode) -> bool:
+    """Whether a node converts floating-point numbers to fewer digits, and a reader computes with more again."""
+    if base_name(node.op_type) not in ("aten.to", "aten._to_copy", "aten.type_as"):
+        return False
+    made = [tensor for reader in node.outputs[0].consumers for tensor in reader.outputs]
+    least, *others = (
+        min((FLOATS.index(tensor.dtype) for tensor in tensors if tensor.dtype in FLOATS), default=len(FLOATS))
+        for tensors in (node.outputs, node.inputs[:1], made)
+    )
+    return least < len(FLOATS) and all(other < least for other in others)
 
 
 _TESTS: dict[str, Callable[[OpNode, Any], bool]] = {
     "attr": lambda node, wanted: all(name in node.attrs and node.attrs[name] == wanted[name] for name in wanted),
-    "at_least": _is_at_least,
+    "at_least": partial(_compares, operator.ge),
+    "at_most": partial(_compares, operator.le),
     "dtype": lambda node, wanted: any(tensor.dtype in wanted for tensor in (*node.inputs, *node.outputs)),
     "given": lambda node, wanted: set(wanted) <= set(node.args),
     "rank": lambda node, wanted: any(len(tensor.shape) == wanted for tensor in node.inputs),
     "empty": lambda node, wanted: wanted == any(0 in tensor.shape for tensor in node.inputs),
     "open": lambda node, wanted: wanted == any(not tensor.is_static for tensor in (*node.inputs, *node.outputs)),
+    "rounds": lambda node, wanted: wanted == _rounds(node),
     "storage": lambda node, wanted: True,  # tested by `matches`
     "values": lambda node, wanted: True,
 }

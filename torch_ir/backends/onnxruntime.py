@@ -32,14 +32,20 @@ _ALIKE = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
 )
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     """Create a session with torch's number of threads; nothing is written to disk."""
-    import onnx_ir
-    import onnxruntime
-
-    from torch_ir.targets.onnx.model import onnx_model, weights_of
+    from torch_ir.targets.onnx.model import onnx_model
     from torch_ir.targets.write_onnx import default_opset
 
     bound, values = bind(with_calls_inline(ir), weights)
-    model = onnx_model(bound, default_opset(bound))
+    return session(bound, onnx_model(bound, default_opset(bound)), values)
+
+
+def session(bound: IR, model: Any, values: Mapping[str, Tensor]) -> Run:
+    """Return a function that runs the ONNX model of a graph with these values of its weights."""
+    import onnx_ir
+    import onnxruntime
+
+    from torch_ir.targets.onnx.model import weights_of
+
     held = {name: _given(values[keys[0]]) for name, keys in weights_of(model).items()}
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -52,12 +58,12 @@ def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     options.add_external_initializers(list(held), list(held.values()))
     content = onnx_ir.to_proto(model).SerializeToString()
     try:
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        made = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors have no common base class
         raise ExecutionError(_refusal(bound, model, str(error))) from None
     names = [tensor.name for tensor in bound.graph_inputs]
-    dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in bound.graph_outputs]
-    compute = _by_numpy(session) if _is_light(bound) else _by_memory(session, dtypes)
+    dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in bound.returns.inputs]
+    compute = _by_numpy(made) if _is_light(bound) else _by_memory(made, dtypes)
 
     def run(inputs: Sequence[Any], _held: Any = held) -> Sequence[Any]:  # keeps the weights' memory alive
         given = [value if isinstance(value, Tensor) else torch.as_tensor(value) for value in inputs]

@@ -18,7 +18,7 @@ from torch_ir.analysis.shapes.open_sizes import points_of
 from torch_ir.backends.deviations import may_deviate
 from torch_ir.backends.swept import is_elsewhere, other_version, unswept
 from torch_ir.errors import BackendWarning, ExecutionError
-from torch_ir.ir import IR
+from torch_ir.ir import IR, TensorMeta
 from torch_ir.ops.effects import is_random
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.passes.random_check import bound, drawn_inputs, retyped
@@ -32,11 +32,22 @@ _log = logging.getLogger(__name__)
 _POINTS = 3  # choices of symbolic sizes
 _UNITS = 16  # allowed error in units of the dtype's precision at the largest element
 _NEARER = 8  # allowed error as a multiple of the executor's own error
+_NEAR_ZERO = 2.0**-18  # of random inputs; their squares are no less than a usual epsilon
+_EXACT = 1e-6  # absolute tolerance of results near zero: runtimes compute expm1(x) as exp(x) - 1
+_NO_NAN = 0.1  # of results for zeros
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class CannotCompareError(ExecutionError):
     """The executor does not run the graph on random inputs, or random numbers decide its results."""
+
+
+class DifferenceError(ExecutionError):
+    """The results of a back end differ in a tensor; `found` says on which inputs, and by how much."""
+
+    def __init__(self, text: str, tensor: TensorMeta, found: str) -> None:
+        super().__init__(f"{text}{tensor.name!r} {found}")
+        self.tensor, self.found = tensor, found
 
 
 def verify(
@@ -47,22 +58,24 @@ def verify(
     *,
     points: int = _POINTS,
     ties: bool = True,
+    small: bool = False,
 ) -> None:
-    """Raise ExecutionError if a back end's results differ from the executor's by more than rounding.
+    """Raise DifferenceError if a back end's results differ from the executor's by more than rounding.
 
     `run` takes the inputs of the graph and returns its outputs and the new values of changed tensors. The weights are
-    on the device of the graph. Symbolic sizes are tried at so many points, and without `ties` only on random inputs.
+    on the device of the graph. Symbolic sizes are tried at so many points, and without `ties` only on random inputs;
+    with `small`, also on inputs near zero, and on zeros, where a norm amplifies rounding but an epsilon prevents NaN.
     """
     draws = any(map(is_random, with_calls_inline(ir).all_nodes()))
     quantizes = any(node.op_type.startswith(QUANTIZE) for node in ir.all_nodes())
-    for label, values in _probes(ir, points, ties, again=quantizes):
+    for label, values, atol in _probes(ir, points, ties, small, again=quantizes):
         try:
             wanted = _ran(IRExecutor(ir, weights), values)  # a new one, as an executor keeps its state
         except ExecutionError as error:
             raise CannotCompareError(f"the executor does not run {label}: {error}") from error
         got = _seeded(run, values)
         pairs = [*enumerate(zip(wanted, got, strict=True))]
-        found = {index: reason for index, pair in pairs if (reason := compare(*pair).reason)}
+        found = {index: reason for index, pair in pairs if (reason := compare(*pair, atol=atol).reason)}
         if found and quantizes and not draws:
             rounding = Rounding(ir, _loaded(weights), lambda: retyped(ir, "float64"), bound)
             place, _, why = rounding.objection(values, wanted, got, _ran).partition(": ")
@@ -74,10 +87,8 @@ def verify(
         if found and draws:
             raise CannotCompareError("the graph draws random numbers")
         for index, reason in found.items():
-            raise ExecutionError(
-                f"{name} does not compute {ir.model_name or 'the graph'} as the executor does: "
-                f"{ir.returns.inputs[index].name!r} on {label}: {reason}"
-            )
+            text = f"{name} does not compute {ir.model_name or 'the graph'} as the executor does: "
+            raise DifferenceError(text, ir.returns.inputs[index], f"on {label}: {reason}")
 
 
 def verify_unswept(name: str, run: Run, compiled: IR, ir: IR, weights: Mapping[str, Weight]) -> None:
@@ -108,20 +119,27 @@ def _warn_once(text: str) -> None:
     warnings.warn(text, BackendWarning, stacklevel=4)
 
 
-def _probes(ir: IR, points: int, ties: bool, again: bool) -> Iterator[tuple[str, list[Any]]]:
-    """Yield labelled inputs on the graph's device, smallest sizes first; with `again`, so many in any case."""
+def _probes(ir: IR, points: int, ties: bool, small: bool, again: bool) -> Iterator[tuple[str, list[Any], float | None]]:
+    """Yield labelled inputs on the graph's device, smallest sizes first; with `again`, so many in any case.
+
+    The number is an absolute tolerance; None for one that depends on the results.
+    """
     chosen = sorted(points_of(ir), key=lambda point: sum(point.values()))[:points] or [{}]
     for seed, point in enumerate((chosen * points)[:points] if again else chosen):
         at = " at " + ", ".join(f"{name}={size}" for name, size in point.items()) if point else ""
         drawn = [v.to(ir.device) if isinstance(v, Tensor) else v for v in drawn_inputs(ir, point, seed)]
-        yield f"random inputs{at}", drawn
+        yield f"random inputs{at}", drawn, None
         if ties:
-            yield f"rounded inputs{at}", [_rounded(value) for value in drawn]
+            yield f"rounded inputs{at}", [_changed(value, torch.round) for value in drawn], None
+        if small:
+            yield f"inputs near zero{at}", [_changed(value, lambda x: x * _NEAR_ZERO) for value in drawn], _EXACT
+        if small and ties:
+            yield f"zeros{at}", [_changed(value, torch.zeros_like) for value in drawn], _NO_NAN
 
 
-def _rounded(value: Any) -> Any:
-    """Round to integers, which yields zeros and ties."""
-    return value.round() if isinstance(value, Tensor) and value.is_floating_point() else value
+def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Change floating-point numbers; rounded to integers, they have zeros and ties."""
+    return change(value) if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _copies(values: Sequence[Any]) -> list[Any]:

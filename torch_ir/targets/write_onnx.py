@@ -35,6 +35,7 @@ def to_onnx(
     opset: int | None = None,
     functions: str = "blocks",
     example_inputs: ExampleInputs | None = None,
+    check: bool = True,
 ) -> None:
     """Write a graph as ONNX, atomically; inputs, outputs and symbolic sizes keep their names.
 
@@ -45,6 +46,10 @@ def to_onnx(
 
     A function that the graph calls becomes a function of the domain `torch_ir`, and is converted once: repeated blocks,
     with `functions="all"` also fused operators, with `"none"` neither. Other calls are inlined.
+
+    With `check`, where ONNX Runtime is installed, the file is compared with the executor before it is written, with
+    random weights if none are given; a difference beyond rounding is an error that names the first node. Graphs that
+    draw random numbers, or have more than 20 GFLOPs or 1 GiB of weights or of traffic, are not compared.
 
     `weights` are a state dict, a model, or the path of a checkpoint. A model in place of the graph is captured with
     `example_inputs`; its weights are written if it is also passed as `weights`.
@@ -63,13 +68,20 @@ def to_onnx(
     ir = without_guards(ir, "ONNX")
     with NeutralState(new_on_cpu=True):
         if weights is None:
-            save(onnx_model(without_stacks(ir), opset, functions), target)
-            return
-        from torch_ir.run.binding import bind
-        from torch_ir.run.weight_files import weights_from
+            ir, values = without_stacks(ir), None
+        else:
+            from torch_ir.run.binding import bind
+            from torch_ir.run.weight_files import weights_from
 
-        bound, values = bind(ir, weights_from(weights))
-        model = onnx_model(bound, opset, functions)
+            ir, values = bind(ir, weights_from(weights))
+        model = onnx_model(ir, opset, functions)
+        if check and importlib.util.find_spec("onnxruntime") is not None:
+            from torch_ir.backends.onnx_check import check_model
+
+            check_model(ir, model, values)
+        if values is None:
+            save(model, target)
+            return
         named = {name: values[keys[0]] for name, keys in weights_of(model).items()}
         settle_weights(model)
         save_with(model, named, target)

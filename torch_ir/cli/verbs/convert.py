@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "functions to keep in .onnx and .mlir files: none, blocks (the default), or all, with fused operators",
         choices=("none", "blocks", "all"),
     )
+    argument(parser, "--no-check", "do not compare an .onnx file with the graph in ONNX Runtime")
     add_simulators(parser)
     add_json(parser)
 
@@ -77,8 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _simulate(arguments: argparse.Namespace) -> int:
     """Write the files of a simulator."""
-    if arguments.weights or arguments.functions:
-        raise CommandError("--weights and --functions are for formats that run a graph, not for --to")
+    if arguments.weights or arguments.functions or arguments.no_check:
+        raise CommandError("--weights, --functions and --no-check are for formats that run a graph, not for --to")
     ir = load_graph(arguments.file)
     show_progress(f"writing {arguments.output}")
     written = write_simulator(ir, arguments)
@@ -114,6 +115,8 @@ def _check(arguments: argparse.Namespace, kind: str) -> None:
         raise CommandError(f"--weights is for .onnx and .pt2; {kind} files hold no weights")
     if arguments.functions and kind not in _WITH_FUNCTIONS:
         raise CommandError(f"--functions is for .onnx and .mlir, not for {kind}")
+    if arguments.no_check and kind != ".onnx":
+        raise CommandError(f"--no-check is for .onnx, not for {kind}")
     if kind == ".pt2" and not arguments.weights:
         raise CommandError("a .pt2 file holds weights: give --weights FILE, or --weights random")
 
@@ -123,7 +126,8 @@ def _write_theirs(ir: IR, kind: str, arguments: argparse.Namespace) -> None:
 
     functions = arguments.functions or "blocks"
     if kind == ".onnx":
-        to_onnx(ir, arguments.output, _weights(ir, arguments.weights), functions=functions)
+        weights = _weights(ir, arguments.weights)
+        to_onnx(ir, arguments.output, weights, functions=functions, check=not arguments.no_check)
     elif kind == ".mlir":
         to_mlir(ir, arguments.output, functions=functions)
     elif kind == _STABLEHLO:

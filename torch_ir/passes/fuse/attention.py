@@ -293,6 +293,8 @@ def known_mask(g: Builder, node: OpNode, mask: TensorMeta | None) -> Any:
     sizes = (node["query"].shape[-2], node["key"].shape[-2])
     if kept.shape[-2:] != sizes or not bool((kept == _triangle(*sizes)).all()):
         return None
+    if node["scale"] is not None and node["scale"] <= 0:
+        return "eager returns NaN for a causal mask and a scale that is not positive"
     return g.like(node, attn_mask=None, is_causal=True)
 
 

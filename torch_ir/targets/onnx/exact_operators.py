@@ -99,6 +99,11 @@ def _in_dtype(operator: Any) -> Rule:
     return rule
 
 
+def _mean_in_dtype(self: Tensor, *args: Any, dtype: torch.dtype | None = None) -> Any:
+    """Convert to `dtype` first; the exporter converts the mean, which of integers is one."""
+    return NotImplemented if dtype in (None, self.dtype) else torch.mean(self.to(dtype), *args)
+
+
 def _by_divisor(operator: Any, dims: int) -> Rule:
     """Return a rule for average pooling with `divisor_override`, which ONNX lacks."""
 
@@ -200,6 +205,8 @@ EXPORTED: dict[str, Rule] = {
     **NORMS,
     "aten.cross_entropy_loss.default": cross_entropy,
     "aten.log_sigmoid.default": log_sigmoid,
+    "aten.mean.dim": _mean_in_dtype,
+    "aten.mean.default": _mean_in_dtype,
     "aten.avg_pool2d.default": _by_divisor(_aten.avg_pool2d.default, 2),
     "aten.avg_pool3d.default": _by_divisor(_aten.avg_pool3d.default, 3),
     "aten.scatter_reduce.two": scatter_mean,
@@ -210,17 +217,29 @@ EXPORTED: dict[str, Rule] = {
 }
 
 
-def _ignores_replacement(node: OpNode) -> bool:
-    return not node["replacement"] and node["num_samples"] != 1
-
-
 def _ignores_divisor(node: OpNode) -> bool:
     return bool(node["ceil_mode"]) and node["divisor_override"] is not None
 
 
+def _drops_dimensions(node: OpNode) -> bool:
+    return bool(node["keepdim"]) and not node["dim"] and node["dim"] != 0
+
+
 # operators that no rule repairs: when the translation is another function, and what it does
 MISTRANSLATED: dict[str, tuple[Callable[[OpNode], bool], str]] = {
-    "aten.multinomial.default": (_ignores_replacement, "would draw with replacement"),
+    **{
+        f"aten.{name}.default": (_drops_dimensions, "would drop dimensions that keepdim keeps")
+        for name in ("argmax", "argmin", "linalg_norm", "linalg_vector_norm")
+    },
+    "aten.scaled_dot_product_attention.default": (
+        lambda node: node["dropout_p"] > 0 or (node["scale"] or 0) < 0,
+        "would ignore dropout_p, or take the root of a negative scale",
+    ),
+    "aten.elu.default": (lambda node: node["input_scale"] != 1, "would scale positive inputs by input_scale"),
+    "aten.multinomial.default": (
+        lambda node: not node["replacement"] and node["num_samples"] != 1,
+        "would draw with replacement",
+    ),
     "aten.avg_pool2d.default": (_ignores_divisor, "would ignore divisor_override"),
     "aten.avg_pool3d.default": (_ignores_divisor, "would ignore divisor_override"),
 }

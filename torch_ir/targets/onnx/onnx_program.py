@@ -30,6 +30,7 @@ from torch_ir.targets.node_summary import describe
 from torch_ir.targets.onnx.exact_numbers import exact_for, narrowed, with_integer_division
 from torch_ir.targets.onnx.fixed_sizes import SizeConditions
 from torch_ir.targets.onnx.quantized_operators import translations
+from torch_ir.targets.onnx.simplify import simplify
 from torch_ir.targets.torch.exporting import exported
 from torch_ir.targets.torch.fx_graph import write_program
 
@@ -101,9 +102,9 @@ def _registry_with(opset: int, quantized: bool) -> Any:
 
 
 def optimize_program(ir: IR, program: torch.onnx.ONNXProgram) -> None:
-    """Fold constants with the exporter; weights, which are inputs, stay."""
+    """Fold constants; weights, which are inputs, stay."""
     try:
-        program.optimize()
+        simplify(program.model)
     except Exception as error:  # any error of onnxscript
         raise ConversionError(
             f"{_name(ir)} cannot be converted to ONNX: onnxscript: {first_line(_causes(error)[-1])}"
