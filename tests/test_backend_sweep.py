@@ -79,7 +79,7 @@ def varied(part: int, parts: int) -> list[Case]:
 )
 def test_no_argument_is_silently_ignored(backend: str, part: int, parts: int) -> None:
     """Arguments that are no tensors, off their defaults: a sample of the operators, or one of several parts."""
-    need(backend)
+    need_backend(backend)
     with quiet():
         found = [outcome.record() for outcome in swept(backend, varied(part, parts))]
     assert [record for record in found if verdict(record) == SILENT] == []
