@@ -19,7 +19,7 @@ def decomposed(node: OpNode, device: str = "cpu", *, prims: bool = False) -> IR 
     if (work := current_work()) is None:
         return decompose.decomposed(node, device, prims=prims)
     alone = _alone(node)
-    if wrong := _mistake(alone):
+    if wrong := _mistake(node, alone):
         return wrong
     body = WORKER.ask(node.op_type, (_in_child, alone, device, prims), work.seconds, _read)
     if not isinstance(body, IR):
@@ -39,16 +39,17 @@ def _alone(node: OpNode) -> IR:
     return IR([copy], dict.fromkeys(copy.inputs), copy.outputs)
 
 
-def _mistake(alone: IR) -> str:
-    """Return why a node cannot be decomposed: its sizes, or results other than those of torch's shape rule."""
-    (node,), shapes = alone.nodes, Shapes(alone)
+def _mistake(node: OpNode, alone: IR) -> str:
+    """Return why a node cannot be decomposed: its sizes, or results that are read and not those of torch's rule."""
+    shapes = Shapes(alone)
     if isinstance(found := decompose.operator_of(node), str):
         return found
     try:
-        made = shapes.of(node)
+        made = shapes.of(alone.nodes[0]) or node.outputs
     except ShapeError as error:
         return str(error)
-    if made is None or (len(made) == len(node.outputs) and all(map(shapes.agree, node.outputs, made))):
+    pairs = zip(node.outputs, made, strict=False)
+    if len(made) == len(node.outputs) and all(shapes.agree(*pair) for pair in pairs if pair[0].consumers):
         return ""
     return "its declared results are not those of torch's shape rule"
 
