@@ -13,7 +13,7 @@ from torch import nn
 from torch_ir.errors import ExecutionError, GuardError, TorchIRError, first_line
 from torch_ir.ir import IR
 from torch_ir.ir.graph.given_graph import require_graph
-from torch_ir.ops.neutral_state import neutral_steps
+from torch_ir.ops.neutral_state import neutral, neutral_steps
 from torch_ir.ops.prepare_run import check_operators
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.executor import IRExecutor, Outcome, flatten_call, read_sizes
@@ -223,7 +223,7 @@ class _Sides:
 
         With `probe`, it has other values if both sides accept them: the model may return its first result again.
         """
-        for second in (other_values(call), call) if probe else (call,):
+        for second in (neutral(other_values)(call), call) if probe else (call,):
             with self._original(None).calls() as run_model:
                 left = run_model(call)  # and the state in which the second call begins
                 try:
