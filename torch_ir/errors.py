@@ -236,8 +236,10 @@ def install_command(extra: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of another library's error, or its class name if it has no message."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    """Return the first line of another library's error, two if it ends in a colon; without any, the class name."""
+    first, _, rest = str(error).strip().partition("\n")
+    more = rest.strip().partition("\n")[0] if first.endswith(":") else ""
+    return f"{first} {more}".rstrip() or type(error).__name__
 
 
 def printable(text: str) -> str:
