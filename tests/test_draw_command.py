@@ -102,6 +102,7 @@ def test_heat_is_computed(capsys, tmp_path) -> None:
 
 def test_two_files_side_by_side(capsys, tmp_path) -> None:
     """Titles are the file names; the line below the model shows the savings."""
+    pytest.importorskip("pygraphviz")
     before, after, _ = without_mix(2, 1)
     before.save(tmp_path / "before.json")
     after.save(tmp_path / "after.json")
@@ -118,6 +119,7 @@ def test_two_files_side_by_side(capsys, tmp_path) -> None:
 
 def test_the_format_may_be_told(capsys, file, tmp_path) -> None:
     """Whatever the file's name, or without a file."""
+    pytest.importorskip("pygraphviz")
     assert run(capsys, "draw", file, "--depth", "1", "--format", "dot")[1].startswith('digraph "Layers" {')
     assert run(capsys, "draw", file, "--depth", "1", "--format", "svg", "-o", str(tmp_path / "x.txt"))[0] == 0
     assert "<svg" in (tmp_path / "x.txt").read_text(encoding="utf-8")

@@ -132,9 +132,10 @@ def test_what_is_read_at_the_start_makes_it_start_by_itself(tmp_path: Path, prog
 
 
 def test_variables_that_torch_sets_in_a_worker_do_not_matter(tmp_path: Path, programs: Path) -> None:
-    """Inductor sets one with its first kernel; every later program of that worker is forked all the same."""
+    """Inductor sets one with its first kernel, and torch one on a GPU; later programs of that worker are forked too."""
     code = "tell('torch' in sys.modules)"
-    program = Program(programs, tmp_path, code, env=_with(_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR="7"))
+    variables = {"_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR": "7", "CUDA_MODULE_LOADING": "LAZY"}
+    program = Program(programs, tmp_path, code, env=_with(**variables))
     assert program.ended() == 0
     assert program.told() == [True]
 

@@ -39,6 +39,7 @@ def read(page: str) -> Tags:
 
 def test_a_graph_shows_a_summary_and_a_picture() -> None:
     """Name, nodes, parameters, inputs and outputs with shapes, operators, and the picture as SVG."""
+    pytest.importorskip("pygraphviz")
     shown = read(mlp()._repr_html_())
     for words in ("SimpleMLP", "x: float32 1x4", "linear_1: float32 1x2", "linear 2 · relu 1", "58"):
         assert words in shown.text, words

@@ -306,5 +306,6 @@ def test_a_configuration_whose_plan_is_none(name: str, plan: Any) -> None:
 @pytest.mark.parametrize("architectures", [True, 5, "x", [[1]], [5], ["logging"], ["__builtins__"], {"a": 1}])
 def test_a_configuration_whose_architectures_are_none(architectures: Any) -> None:
     config = transformers.LlamaConfig()
-    config.base_model_tp_plan, config.architectures = {"fc1": "colwise"}, architectures
+    config.base_model_tp_plan = {"fc1": "colwise"}
+    vars(config)["architectures"] = architectures  # without the check of some versions of transformers
     assert transformers_plan(config, mlp()) == {"fc1": "colwise"}
