@@ -80,7 +80,7 @@ def identical(one: Any, other: Any) -> bool:
 @given(st.dictionaries(keys.filter(bool), attribute_values, max_size=5))
 def test_every_attribute_survives_the_file(attrs: dict[str, Any]) -> None:
     """Every attribute value round-trips with type and bits; the second file equals the first."""
-    attrs = {f"a{index}": value for index, value in enumerate(attrs.values())}
+    attrs = {"alpha": 1, **{f"a{index}": value for index, value in enumerate(attrs.values())}}
     ir = everything()
     ir.node("add").attrs = attrs
     text = ir.to_json()

@@ -47,7 +47,7 @@ _ABSENT = object()
 def hide_gpu() -> None:
     """Make torch see no GPU: TorchDynamo reads its random state, and a forked child cannot use its parent's CUDA."""
     torch.cuda.is_available = lambda: False
-    torch.cuda.device_count = lambda: 0  # type: ignore[assignment]  # it is cached in torch
+    torch.cuda.device_count = lambda: 0
 
 
 class _Here(threading.local):
