@@ -110,9 +110,7 @@ class Assembly:
         forms = [None] * len(leaves) if self.recorder.sizes is None else self.recorder.sizes.inputs
         for name, leaf, form in zip(names, leaves, forms, strict=True):
             if type(leaf) in _PLAIN:
-                ghost = self.tape.given(leaf, form or form_of_input(leaf))
-                if type(leaf) is nn.Parameter:
-                    count_as_parameter(ghost)
+                ghost = self._ghost_of_input(leaf, form or form_of_input(leaf))
                 replaced.append(self.recorder.given(leaf, ghost))
                 self._inputs.append((name, ghost.value, leaf))
             elif isinstance(leaf, _CONSTANTS):
@@ -123,6 +121,26 @@ class Assembly:
         note_inputs(replaced)
         args, kwargs = pytree.tree_unflatten(replaced, self._in_spec)
         return args, kwargs
+
+    def given_again(self) -> tuple[list[int], tuple[Any, Any]]:
+        """Return inputs for another run, with new ghosts, and the values of these."""
+        made = [
+            leaf if value is None else self._ghost_of_input(leaf, self.tape.forms[value])
+            for _, value, leaf in self._inputs
+        ]
+        values = [leaf.value for leaf, (_, value, _) in zip(made, self._inputs, strict=True) if value is not None]
+        return values, pytree.tree_unflatten(made, self._in_spec)
+
+    def _ghost_of_input(self, leaf: torch.Tensor, form: Form) -> Ghost:
+        ghost = self.tape.given(leaf, form)
+        if type(leaf) is nn.Parameter:
+            count_as_parameter(ghost)
+        return ghost
+
+    def values_given(self) -> tuple[list[int], list[int]]:
+        """Return the values of weights, and of inputs."""
+        inputs = [value for _, value, _ in self._inputs if value is not None]
+        return [weight.value for weight in dict.fromkeys(self._weights.values())], inputs
 
     def inputs_by_name(self) -> dict[str, torch.Tensor]:
         """Return the example input of each tensor input of the graph, by its name there."""

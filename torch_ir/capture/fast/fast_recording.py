@@ -12,9 +12,10 @@ from torch import fx, nn
 
 from torch_ir.capture.export.dynamic import keep_promises, loosened, recorded_decisions, requested_minimums
 from torch_ir.capture.fast.assembly import Assembly
+from torch_ir.capture.fast.second_run import Place, Runs
 from torch_ir.capture.fast.shape_recorder import Recorder
 from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError, SizeCannotVaryError, StaleAnswersError, running
-from torch_ir.capture.instrument import all_intercepted, builtins_as_exported, capturing, exporting, without_libraries
+from torch_ir.capture.instrument import all_intercepted, capturing, exporting, without_libraries
 from torch_ir.capture.program.no_op_copies import no_op_copies
 from torch_ir.capture.quiet import quiet
 from torch_ir.capture.state.ambient_notes import ambient_notes
@@ -178,26 +179,28 @@ def _recorded(
     run = recorder.tape.run
     copies = no_op_copies(recorder.version)
     surroundings = _as_in_eager_mode() if recorder.with_gradients else _as_when_exported()
-    with running(run), left_as_it_was(model), _as_ghosts(assembly), surroundings as lines, copies as no_ops:
-        given = assembly.given(tuple(args), kwargs)
-        try:
-            with builtins_as_exported() if recorder.sizes is not None else nullcontext():
-                returned = recorder.run(*given)
-        except (Exception, SystemExit) as error:  # a model may fail on ghosts and run on other tensors
-            raise run.refusal or NotCoveredError(f"{type(error).__name__}: {error}") from error
-        if run.refusal is not None:
-            raise run.refusal
-        ir = recorder.guarded(
-            write_default_dtypes(assembly.ir(returned, minimums, decisions)), assembly.inputs_by_name()
-        )
-        recorder.generator.reuse(ir)
-    ir.fixed_layout = lines[0] if lines else ir.fixed_layout or no_ops.written_later()
+    runs = Runs(assembly)
+    again = partial(runs.frozen, model) if recorder.can_repeat else None
+    with running(run), surroundings as lines, copies as no_ops, left_as_it_was(model, again=again):
+        with _as_ghosts(assembly) as runs.places:
+            given = assembly.given(tuple(args), kwargs)
+            try:
+                runs.returned = returned = recorder.run(*given)
+            except (Exception, SystemExit) as error:  # a model may fail on ghosts and run on other tensors
+                raise run.refusal or NotCoveredError(f"{type(error).__name__}: {error}") from error
+            if run.refusal is not None:
+                raise run.refusal
+            ir = recorder.guarded(
+                write_default_dtypes(assembly.ir(returned, minimums, decisions)), assembly.inputs_by_name()
+            )
+            recorder.generator.reuse(ir)
+        ir.fixed_layout = lines[0] if lines else ir.fixed_layout or no_ops.written_later()
     return ir
 
 
 @contextmanager
-def _as_ghosts(assembly: Assembly) -> Iterator[None]:
-    """Replace every parameter and buffer by a ghost; restore the originals at the end."""
+def _as_ghosts(assembly: Assembly) -> Iterator[list[Place]]:
+    """Replace every parameter and buffer by a ghost; restore the originals at the end. Yield what was replaced."""
     swapped: list[tuple[MutableMapping[str, Any], str, Any]] = []
     ghosts: list[Ghost] = []
     attributes = WeightAttributes()
@@ -211,7 +214,7 @@ def _as_ghosts(assembly: Assembly) -> Iterator[None]:
         for table, name, value in list(assembly.held_elsewhere()):
             others.append((table, name, table[name]))
             table[name] = value
-        yield
+        yield [(table, name, table[name]) for table, name, _ in (*swapped, *others)]
         for (table, name, tensor), ghost in zip(swapped, ghosts, strict=True):
             if table.get(name) is not ghost or ghost.requires_grad is not tensor.requires_grad:
                 raise NotCoveredError("forward replaces a parameter or buffer, or changes its requires_grad")

@@ -144,6 +144,7 @@ class KnowingRecorder(Recorder):  # type: ignore[no-untyped-call]  # torch does 
     def __init__(self, model: nn.Module, with_functions: bool, values: KnownValues) -> None:
         super().__init__(model, with_functions)
         self.values = values
+        self.can_repeat = False
         self._constants: dict[int, tuple[torch.Tensor, Ghost]] = {}  # a copy of a real tensor, and its ghost
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -15,6 +15,7 @@ from torch_ir.capture.fast.call_tape import Step, Tape
 from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, key_of_call
 from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NotCoveredError
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC
+from torch_ir.capture.instrument import builtins_as_exported
 from torch_ir.capture.naming.gradient_places import GradientPlaces
 from torch_ir.capture.naming.running_functions import FunctionCalls
 from torch_ir.capture.naming.running_modules import ModuleCalls
@@ -59,6 +60,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         self._inference = Inference(sizes)
         self.ghosts: dict[int, Ghost] = {}  # of tensors from before the run, by identity
         self._functions = Functions() if with_functions else None
+        self.can_repeat = not with_gradients  # whether a second run can be compared with the first
         self._writes: Counter[int] = Counter()  # by the memory that was written to
         self._lines = SourceLines(Recorder.run.__code__)
         self.with_gradients = with_gradients
@@ -66,9 +68,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         self._gradients = GradientPlaces() if with_gradients else None
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        indexing = SizeIndexing() if self.sizes is not None else nullcontext()
+        is_open = self.sizes is not None
+        builtins, indexing = (
+            builtins_as_exported() if is_open else nullcontext(),
+            SizeIndexing() if is_open else nullcontext(),
+        )
         restored = self.generator.watched() if self.with_gradients else nullcontext()
-        with self.modules.watched(), restored, self, self._functions or nullcontext(), indexing:
+        with builtins, self.modules.watched(), restored, self, self._functions or nullcontext(), indexing:
             return self.model(*args, **kwargs)
 
     def given(self, tensor: torch.Tensor, ghost: Ghost) -> torch.Tensor:

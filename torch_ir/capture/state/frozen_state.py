@@ -11,7 +11,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -25,7 +25,7 @@ from torch_ir.capture.instrument import capturing
 from torch_ir.capture.program.provenance import is_users, source_line
 from torch_ir.capture.quiet import quiet
 from torch_ir.capture.state.python_state import Change, PythonState, written
-from torch_ir.capture.state.side_effects import observed_changes
+from torch_ir.capture.state.side_effects import Frozen, Observed, observed_changes
 from torch_ir.capture.state.tensor_leaks import contained
 from torch_ir.capture.walk import weights
 from torch_ir.errors import CaptureWarning, listed
@@ -43,42 +43,45 @@ def with_state_checked(model: nn.Module, call: Call, capture: Callable[[], IR]) 
     """Capture a graph, and warn if it freezes state."""
     with observed_changes() as observed:
         ir = capture()
-    if not (observed.names or observed.is_blind):
+    if not observed.is_suspect:
         return ir
     _log.info("%s runs again: its Python state may change", type(model).__name__, extra={"runs_again": True})
-    if frozen := _frozen(model, call, observed.names):
+    if frozen := _frozen(model, call, observed):
         names = [f"{name!r} at {place}" if place else repr(name) for name, place in frozen.items()]
         text = f"forward changes state that the graph does not keep: {listed(names, _MOST_NAMES)}"
         warnings.warn(f"{text}; every run of the graph is a first call; use a buffer for it", CaptureWarning, 4)
     return ir
 
 
-def _frozen(model: nn.Module, call: Call, changes: Iterable[str]) -> dict[str, str]:
+def _frozen(model: nn.Module, call: Call, observed: Observed) -> dict[str, str]:
     """Return the names of state that the next call would find changed, with the lines that change it."""
-    with capturing(), contained(model) as tensors, tensors.of_every_mode():
-        found = _changed_by_second_call(model, call, changes)
-    return dict.fromkeys(changes, "") if found is None else found
-
-
-def _changed_by_second_call(model: nn.Module, call: Call, changes: Iterable[str]) -> dict[str, str] | None:
-    """Return the same from two runs without values; None for a model that cannot run without values."""
-    try:
-        with _fake_runs(model, call) as run:
-            state = PythonState(model)
+    changes, names = observed.frozen or ((), observed.names)
+    if observed.frozen is not None and not any(observed.frozen):
+        return {}
+    lines: dict[str, str] = {}
+    with capturing(), contained(model) as tensors, tensors.of_every_mode(), ExitStack() as stack:
+        stack.enter_context(suppress(Exception))  # of a model that cannot run without values
+        run = stack.enter_context(_fake_runs(model, call))
+        state = PythonState(model)
+        if observed.frozen is None:
             try:
-                first = run()
-                seen = state.changes()
-                after = PythonState(model)
-                second = run()
-                again = [change for change in after.changes() if not _is_tensor(change)]
+                changes, names = frozen_by(model, run, run(), state, observed.names)
             finally:
                 state.restore()
-            if first != second and not seen:
-                return dict.fromkeys([*map(written, state.opaque), *state.reading] or changes or [_UNKNOWN], "")
-            found = seen if first != second else [*_from_the_start(again, seen)]
-            return dict.fromkeys((change.name for change in found), "") | _lines(run, state, found)
-    except Exception:
-        return None
+        lines = _lines(run, state, changes)
+    return dict.fromkeys((*(change.name for change in changes), *names), "") | lines
+
+
+def frozen_by(model: nn.Module, run: Callable[[], Any], first: Any, state: PythonState, names: Iterable[str]) -> Frozen:
+    """Return the changes of state on which a second run depends, or, where none were seen, names of state.
+
+    `state` is from before the first run, which had the result `first`; `names` are of state that a capture changed.
+    """
+    seen = state.changes()
+    after = PythonState(model)
+    if run() != first:
+        return seen, [] if seen else [*map(written, state.opaque), *state.reading] or [*names] or [_UNKNOWN]
+    return [*_from_the_start([change for change in after.changes() if not _is_tensor(change)], seen)], []
 
 
 def _from_the_start(again: Sequence[Change], first: Sequence[Change]) -> Iterator[Change]:

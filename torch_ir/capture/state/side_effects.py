@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -13,29 +13,40 @@ import torch
 from torch import fx, nn
 
 from torch_ir.capture.instrument import all_intercepted, intercepted
-from torch_ir.capture.state.python_state import Changed, PythonState
+from torch_ir.capture.state.python_state import Change, Changed, PythonState
 from torch_ir.ops.torch_internals import DisableTorchFunction, OpOverload, schema_of, version_of
 
 
 class Observed:
-    """The names of state that captures changed; `is_blind` if there may be changes that were not observed."""
+    """The names of state that captures changed; `is_blind` if there may be changes that were not observed.
+
+    `frozen` is the state on which a second run depends; None if the capture made no second run.
+    """
 
     def __init__(self) -> None:
         self.names: dict[str, None] = {}
         self.is_blind = False
+        self.frozen: Frozen | None = None
+
+    @property
+    def is_suspect(self) -> bool:
+        return self.is_blind or bool(self.names)
 
 
+Frozen = tuple[Sequence[Change], Sequence[str]]  # changes, and names where the state cannot be copied
+Again = Callable[[PythonState, Iterable[str]], Frozen]
 _observed: ContextVar[Observed | None] = ContextVar("observed", default=None)
 
 
 @contextmanager
 def left_as_it_was(
-    model: nn.Module, *, when_forward_ends: bool = False, is_blind: bool = False
+    model: nn.Module, *, when_forward_ends: bool = False, is_blind: bool = False, again: Again | None = None
 ) -> Iterator[PythonState]:
     """Restore the Python state that the model can reach afterwards; notify an observer of what was changed.
 
     With `when_forward_ends`, also notify it then, since torch.export restores some of the state itself. A blind capture
-    does not execute forward in Python, or not on the model's own modules.
+    does not execute forward in Python, or not on the model's own modules. Where the state may have changed, `again`
+    runs the model once more.
     """
     state: PythonState  # with the hook below, which is not a change
     read: list[str] = []
@@ -64,6 +75,11 @@ def left_as_it_was(
     finally:
         changed = state.changed()
         note(changed)
+        observed = _observed.get()
+        if again is not None and observed is not None and observed.is_suspect:
+            with suppress(Exception):  # a model that cannot run twice on tensors without values
+                observed.frozen = again(state, observed.names)
+            changed = state.changed()
         state.restore(changed)
         for hook in hooks:
             hook.remove()
