@@ -21,6 +21,7 @@ from torch_ir import (
     load_ir,
     optimize,
     to_opset,
+    to_stablehlo,
     validate_ir,
 )
 from torch_ir.analysis import plan_memory
@@ -28,7 +29,7 @@ from torch_ir.analysis.values.constants import Constants
 from torch_ir.cli import main
 from torch_ir.cli.verb import load_graph
 from torch_ir.cli.verbs import info
-from torch_ir.errors import LimitError
+from torch_ir.errors import LimitError, UnsupportedOperatorsError
 from torch_ir.ir.checks.limits import Budget
 from torch_ir.ir.checks.work import current_work, spend_tensors, working
 
@@ -148,3 +149,49 @@ def test_a_command_that_takes_too_long_ends(
     monkeypatch.setattr(info, "run", endless)
     told = failure(capsys, "info", str(tmp_path / "pieces.json"), "--limit", "analysis_seconds=1")
     assert "analysing the file takes more than 1 s of CPU time" in told
+
+
+def pooled(op_type: str, size: int, wanted: int, **attrs: object) -> IR:
+    x, y = tensor("x", 1, 1, size), tensor("y", 1, 1, wanted)
+    return IR([OpNode("y", op_type, [x], [y], attrs, args=["self"])], [x], [y])
+
+
+@pytest.mark.parametrize(
+    ("op_type", "size", "wanted", "attrs"),
+    [
+        ("aten.adaptive_avg_pool1d.default", 1 << 20, (1 << 20) - 1, {"output_size": [(1 << 20) - 1]}),
+        ("aten.adaptive_avg_pool1d.default", 1 << 40, 1 << 39, {"output_size": [1 << 39]}),
+        ("aten.avg_pool1d.default", 1 << 40, 1 << 40, {"kernel_size": [1]}),
+    ],
+)
+def test_places_of_a_pooling_are_not_listed(op_type: str, size: int, wanted: int, attrs: dict[str, object]) -> None:
+    """A line for each would take gigabytes."""
+    with at_most(5), pytest.raises(UnsupportedOperatorsError, match=f"it pools into {wanted} places, more than "):
+        to_stablehlo(pooled(op_type, size, wanted, **attrs))
+
+
+@pytest.mark.parametrize(
+    ("op_type", "attrs"),
+    [
+        ("aten.add.Scalar", {"alpha": 1}),
+        ("aten.avg_pool1d.default", {"kernel_size": [2], "padding": [0, 0, 0]}),
+        ("aten.roll.default", {"shifts": [1], "dims": [0, 1]}),
+        ("aten.scatter_reduce.two", {"dim": 0, "reduce": "left"}),
+    ],
+)
+def test_invalid_arguments_are_not_written(
+    op_type: str, attrs: dict[str, object], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pooled(op_type, 4, 3, **attrs).save(tmp_path / "invalid.json")
+    told = failure(capsys, "convert", str(tmp_path / "invalid.json"), "-o", str(tmp_path / "x.stablehlo.mlir"))
+    assert "its arguments or results are invalid: " in told
+
+
+def test_results_that_nothing_reads_may_differ() -> None:
+    """Torch's shape rules give other sizes of the statistics of an idle batch norm than its decomposition."""
+    names = ("input", "weight", "bias", "running_mean", "running_var")
+    given = {name: tensor(name, *((2, 8, 6, 6) if name == "input" else (8,))) for name in names}
+    attrs = {"training": False, "momentum": 0.1, "eps": 1e-5, "cudnn_enabled": True}
+    node = OpNode("y", "aten.batch_norm.default", given.values(), [tensor("y", 2, 8, 6, 6)], attrs, args=names)
+    ir = IR([node], given.values(), node.outputs)
+    assert to_stablehlo(read(ir)).text == to_stablehlo(ir).text

@@ -18,16 +18,14 @@ def decomposed(node: OpNode, device: str = "cpu", *, prims: bool = False) -> IR 
     """Return what `ops.decompose.decomposed` does."""
     if (work := current_work()) is None:
         return decompose.decomposed(node, device, prims=prims)
-    alone = _alone(node)
-    if wrong := _mistake(node, alone):
+    if wrong := _mistake(node):
         return wrong
-    body = WORKER.ask(node.op_type, (_in_child, alone, device, prims), work.seconds, _read)
+    body = WORKER.ask(node.op_type, (_in_child, _alone(node), device, prims), work.seconds, _read)
     if not isinstance(body, IR):
         return _NO_ANSWER if body is None else body
     work.spend(tensors=len(body.nodes))
-    if any(step.op_type == decompose.PAIRS for step in body.nodes) and any(
-        map(decompose.may_be_conjugated, node.inputs)
-    ):
+    made = {step.op_type for step in body.nodes}
+    if decompose.PAIRS in made and any(map(decompose.may_be_conjugated, node.inputs)):
         return decompose.READS_PAIRS  # the child does not know where inputs come from
     return body
 
@@ -39,17 +37,18 @@ def _alone(node: OpNode) -> IR:
     return IR([copy], dict.fromkeys(copy.inputs), copy.outputs)
 
 
-def _mistake(node: OpNode, alone: IR) -> str:
-    """Return why a node cannot be decomposed: its sizes, or results that are read and not those of torch's rule."""
-    shapes = Shapes(alone)
+def _mistake(node: OpNode) -> str:
+    """Return why a node cannot be decomposed: its sizes, or a result that is read and not that of torch's rule."""
+    shapes = Shapes(IR([], [], []))  # its sizes do not vary
     if isinstance(found := decompose.operator_of(node), str):
         return found
     try:
-        made = shapes.of(alone.nodes[0]) or node.outputs
+        made = shapes.of(node)
     except ShapeError as error:
         return str(error)
-    pairs = zip(node.outputs, made, strict=False)
-    if len(made) == len(node.outputs) and all(shapes.agree(*pair) for pair in pairs if pair[0].consumers):
+    results = node.outputs if made is None else made
+    pairs = zip(node.outputs, results, strict=False)
+    if len(results) == len(node.outputs) and all(shapes.agree(*pair) for pair in pairs if pair[0].consumers):
         return ""
     return "its declared results are not those of torch's shape rule"
 

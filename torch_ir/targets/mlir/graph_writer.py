@@ -133,8 +133,9 @@ class GraphWriter(Lines, ABC, Generic[Value]):
         outer, self.place = self.place, node.name
         try:
             results = self._function_call(node) if has_body_alone(node) else self.written(node)
-        except ConversionError as error:
-            self.missing.append(Refused(node, str(error)))
+        except (ArithmeticError, ConversionError, LookupError, TypeError, ValueError) as error:
+            why = "" if isinstance(error, ConversionError) else "its arguments or results are invalid: "
+            self.missing.append(Refused(node, f"{why}{error}"))
             results = [self.missing_value(tensor) for tensor in node.outputs]
         self.values.update((tensor.name, value) for tensor, value in zip(node.outputs, results, strict=True))
         for tensor in node.outputs:
@@ -147,9 +148,8 @@ class GraphWriter(Lines, ABC, Generic[Value]):
         return [self.values[tensor.name] for name, tensor in pairs if name.startswith(start)]
 
     def _nodes(self, nodes: Iterable[OpNode]) -> None:
-        for node in nodes:
-            if self.is_needed(node):
-                self.node(node)
+        for node in filter(self.is_needed, nodes):
+            self.node(node)
 
     def _function_call(self, node: OpNode) -> list[Value]:
         function = self._functions[node.attrs["function"]]

@@ -6,7 +6,7 @@ import itertools
 import struct
 from collections.abc import Sequence
 from functools import partial
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from torch_ir.errors import ConversionError
@@ -17,6 +17,17 @@ from torch_ir.targets.stablehlo.rules.elementwise_rules import Made
 from torch_ir.targets.stablehlo.rules.reductions import lowest, total
 from torch_ir.targets.stablehlo.rules.rule_table import add
 
+_MOST_PLACES = 1 << 20  # numbers in the text, by which averages are divided
+_MOST_SPANS = 1 << 12  # of unequal lengths, each of which is a slice and a reduction
+
+
+def _static(size: Dim, most: float = inf) -> int:
+    if isinstance(size, str):
+        raise ConversionError("it pools a dimension with a dynamic size")
+    if size > most:
+        raise ConversionError(f"it pools into {size} places, more than {most}")
+    return size
+
 
 def _windows(
     hlo: Builder, value: Value, name: str, start: Any, sizes: Sequence[int], steps: Sequence[int], gaps: Sequence[int],
@@ -26,9 +37,7 @@ def _windows(
     count, ahead = len(sizes), len(value.shape) - len(sizes)
     pads = [[0, 0]] * ahead
     for at in range(count):
-        given, wanted = value.shape[ahead + at], shape[ahead + at]
-        if isinstance(given, str) or isinstance(wanted, str):
-            raise ConversionError("it pools a dimension with a dynamic size")
+        given, wanted = _static(value.shape[ahead + at]), _static(shape[ahead + at])
         reach = (wanted - 1) * steps[at] + gaps[at] * (sizes[at] - 1) + 1
         pads.append([low[at], reach - given - low[at]])
     listed = ", ".join(f"[{one}, {other}]" for one, other in pads)
@@ -47,10 +56,8 @@ def _max_pool(
 ) -> Value:  # fmt: skip
     sizes = each(kernel_size, count)
     steps = each(stride, count) if stride else sizes
-    start = lowest("maximum", self.dtype)
-    return _windows(
-        hlo, self, "maximum", start, sizes, steps, each(dilation, count), each(padding, count), made[0].shape
-    )
+    gaps, pads, start = each(dilation, count), each(padding, count), lowest("maximum", self.dtype)
+    return _windows(hlo, self, "maximum", start, sizes, steps, gaps, pads, made[0].shape)
 
 
 def _max_pool_with_places(count: int, hlo: Builder, made: Made, **arguments: Any) -> list[Value]:
@@ -69,25 +76,20 @@ def _avg_pool(
     shape, given = made[0].shape, self.shape[len(self.shape) - count :]
     value = _windows(hlo, hlo.wide(self), "add", 0, sizes, steps, [1] * count, pads, shape)
     counts = []
-    for at in itertools.product(*(range(int(size)) for size in shape[len(shape) - count :])):
-        lows = [place * step - pad for place, step, pad in zip(at, steps, pads, strict=True)]
-        ends = [
-            min(low + size, int(whole) + pad) for low, size, whole, pad in zip(lows, sizes, given, pads, strict=True)
-        ]
-        spans = [end - low for low, end in zip(lows, ends, strict=True)]
-        if not count_include_pad:
-            spans = [min(end, int(whole)) - max(low, 0) for low, end, whole in zip(lows, ends, given, strict=True)]
-        counts.append(divisor_override or prod(spans))
-    return hlo.convert(_divided(hlo, value, counts, count), made[0].dtype)
+    for places, step, size, pad, whole in zip(shape[len(shape) - count :], steps, sizes, pads, given, strict=True):
+        edge = pad if count_include_pad else 0
+        reach, lows = _static(whole) + edge, (at * step - pad for at in range(_static(places, _MOST_PLACES)))
+        counts.append([min(low + size, reach) - max(low, -edge) for low in lows])
+    return hlo.convert(_divided(hlo, value, [[divisor_override]] if divisor_override else counts), made[0].dtype)
 
 
-def _divided(hlo: Builder, value: Value, counts: Sequence[int], dims: int) -> Value:
-    """Divide the last dimensions by numbers that depend on the place."""
-    if len(set(counts)) <= 1:
-        return hlo.pointwise("divide", value, hlo.like(value, counts[0] if counts else 1))
-    shape = tuple(int(size) for size in value.shape[len(value.shape) - dims :])
-    data = TensorData(shape, "float64", struct.pack(f"<{len(counts)}d", *counts))
-    divisors = hlo.convert(hlo.literal(data), value.dtype)
+def _divided(hlo: Builder, value: Value, counts: Sequence[Sequence[int]]) -> Value:
+    """Divide the last dimensions by numbers that depend on the place: products of one for each dimension."""
+    if all(len(set(column)) <= 1 for column in counts):
+        return hlo.pointwise("divide", value, hlo.like(value, prod(column[0] for column in counts if column)))
+    number = _static(prod(map(len, counts)), _MOST_PLACES)
+    raw = struct.pack(f"<{number}d", *map(prod, itertools.product(*counts)))
+    divisors = hlo.convert(hlo.literal(TensorData(tuple(map(len, counts)), "float64", raw)), value.dtype)
     return hlo.pointwise("divide", value, hlo.broadcast(divisors, value.shape))
 
 
@@ -96,21 +98,19 @@ def _adaptive(name: str, count: int, hlo: Builder, made: Made, self: Value, outp
     value, ahead = hlo.wide(self) if name == "add" else self, len(self.shape) - count
     counts: list[list[int]] = []
     for dim in range(ahead, len(self.shape)):
-        size, wanted = value.shape[dim], made[0].shape[dim]
-        if isinstance(size, str) or isinstance(wanted, str):
-            raise ConversionError("it pools a dimension with a dynamic size")
+        size, wanted = _static(value.shape[dim]), _static(made[0].shape[dim])
+        _static(wanted, _MOST_SPANS if wanted and size % wanted else _MOST_PLACES)
         spans = [(at * size // wanted, -((-(at + 1) * size) // wanted)) for at in range(wanted)]
         counts.append([high - low for low, high in spans])
         value = _spans(hlo, value, dim, spans, name)
     if name == "add":
-        value = _divided(hlo, value, [prod(spans) for spans in itertools.product(*counts)], count)
+        value = _divided(hlo, value, counts)
     return hlo.convert(value, made[0].dtype)
 
 
 def _spans(hlo: Builder, value: Value, dim: int, spans: Sequence[tuple[int, int]], name: str) -> Value:
     """Reduce spans of a dimension; equal spans side by side are one window."""
-    low, high = spans[0]
-    size = high - low
+    size = spans[0][1]
     start = 0 if name == "add" else lowest(name, value.dtype)
     shape = [len(spans) if at == dim else whole for at, whole in enumerate(value.shape)]
     if all(span == (at * size, (at + 1) * size) for at, span in enumerate(spans)):
