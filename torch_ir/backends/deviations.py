@@ -78,10 +78,9 @@ def _rounds(node: OpNode) -> bool:
     if base_name(node.op_type) not in ("aten.to", "aten._to_copy", "aten.type_as"):
         return False
     given = [tensor for tensor in node.inputs[:1] if tensor.dtype not in ("bool", "int8", "uint8")]  # never rounded
-    made = _made_from(node.outputs[0])
     least, *others = (
         min((FLOATS.index(tensor.dtype) if tensor.dtype in FLOATS else -1 for tensor in tensors), default=len(FLOATS))
-        for tensors in (node.outputs, given, made)
+        for tensors in (node.outputs, given, _made_from(node.outputs[0]))
     )
     return least > FLOATS.index("float32") and all(other < least for other in others)
 

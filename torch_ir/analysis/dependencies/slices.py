@@ -136,7 +136,6 @@ def _bound(symbol: Symbol, inputs: Sequence[TensorMeta], copies: dict[TensorMeta
     if symbol.tensor is None or symbol.tensor in copies:
         return replace(symbol, tensor=symbol.tensor and copies[symbol.tensor])
     for tensor in inputs:
-        for at, dim in enumerate(tensor.shape):
-            if dim == symbol.name:
-                return replace(symbol, tensor=copies[tensor], dim=at)
+        if symbol.name in tensor.shape:
+            return replace(symbol, tensor=copies[tensor], dim=tensor.shape.index(symbol.name))
     raise GraphError(f"no input of the subgraph determines the size {symbol.name!r}; choose inputs that do")
