@@ -28,6 +28,7 @@ from torch_ir import (
     run_sharded,
     shard,
     split,
+    subgraph,
     to_mlir,
     to_onnx,
     to_python,
@@ -154,6 +155,25 @@ def test_every_back_end_checks(name: str, backend: str) -> None:
 def test_every_level_keeps_them(name: str, level: str) -> None:
     _, model, ir = prepared(name)
     assert_checked(name, IRExecutor(optimize(ir, level)[0], model.state_dict()))
+
+
+@pytest.mark.parametrize("name", ON_DATA)
+def test_a_subgraph_keeps_those_that_its_inputs_determine(name: str) -> None:
+    _, model, ir = prepared(name)
+    whole = IRExecutor(subgraph(ir, ir.graph_inputs, ir.graph_outputs), model.state_dict())
+    assert_checked(name, lambda *inputs: whole(*inputs)[0])
+
+
+def test_a_subgraph_leaves_out_guards_on_what_it_does_not_contain() -> None:
+    """On other inputs of the graph, and on what is computed after its outputs."""
+    _, _, ir = prepared("decision in the middle")
+    part = subgraph(ir, ir.graph_inputs, [ir.node("linear").output])
+    assert [node.op_type for node in part.nodes] == ["aten.linear.default"]
+    part = subgraph(ir, [ir.node("add").output], ir.graph_outputs)
+    assert "torch_ir.decision.default" in [node.op_type for node in part.nodes]
+    _, _, ir = prepared("decision")
+    part = subgraph(ir, [ir.node("linear").output], ir.graph_outputs)
+    assert [node.op_type for node in part.nodes] == ["aten.add.Tensor"]
 
 
 @pytest.mark.parametrize("name", KINDS)

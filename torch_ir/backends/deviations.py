@@ -27,10 +27,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from torch_ir.analysis.memory.aliasing import counts_in_a_storage
+from torch_ir.analysis.memory.aliasing import counts_in_a_storage, shares_memory
 from torch_ir.backends.table import installed_backends
 from torch_ir.errors import ExecutionError, SerializationError
-from torch_ir.ir import IR, OpNode
+from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.operator_sets import FLOATS, base_name
 from torch_ir.ops.prepare_run import with_calls_inline
 
@@ -67,16 +67,22 @@ def _compares(compare: Callable[[float, float], bool], node: OpNode, wanted: Map
     return all(isinstance(value, (int, float)) and compare(value, limit) for value, limit in found)
 
 
+def _made_from(tensor: TensorMeta) -> list[TensorMeta]:
+    """Return what is computed from a tensor or from views of it."""
+    made = [(reader, out) for reader in tensor.consumers for out in reader.outputs]
+    return [one for reader, out in made for one in (_made_from(out) if shares_memory(reader) else [out])]
+
+
 def _rounds(node: OpNode) -> bool:
-    """Whether a node converts floating-point numbers to fewer digits, and a reader computes with more again."""
+    """Whether a node converts numbers to fewer digits than float32, and a reader returns more, integers or truths."""
     if base_name(node.op_type) not in ("aten.to", "aten._to_copy", "aten.type_as"):
         return False
-    made = [tensor for reader in node.outputs[0].consumers for tensor in reader.outputs]
+    given = [tensor for tensor in node.inputs[:1] if tensor.dtype not in ("bool", "int8", "uint8")]  # never rounded
     least, *others = (
-        min((FLOATS.index(tensor.dtype) for tensor in tensors if tensor.dtype in FLOATS), default=len(FLOATS))
-        for tensors in (node.outputs, node.inputs[:1], made)
+        min((FLOATS.index(tensor.dtype) if tensor.dtype in FLOATS else -1 for tensor in tensors), default=len(FLOATS))
+        for tensors in (node.outputs, given, _made_from(node.outputs[0]))
     )
-    return least < len(FLOATS) and all(other < least for other in others)
+    return least > FLOATS.index("float32") and all(other < least for other in others)
 
 
 _TESTS: dict[str, Callable[[OpNode, Any], bool]] = {

@@ -6,7 +6,9 @@ Each rule is a function of the operator's arguments. It is traced at concrete si
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial, reduce
 from math import prod
+from operator import mul
 from typing import Any
 
 import torch
@@ -45,10 +47,8 @@ def variance(
     """Return the variance with its correction, which OpenVINO ignores."""
     dims = list(dim) if dim else list(range(self.dim()))
     degrees = prod(self.shape[one] for one in dims) - (1 if correction is None else correction)
-    if degrees <= 0:
-        return NotImplemented
     gaps = (self - self.mean(dims, keepdim=True)).square()
-    return gaps.sum(dims, keepdim=keepdim) / degrees
+    return gaps.sum(dims, keepdim=keepdim) / degrees if degrees > 0 else NotImplemented
 
 
 def _spread(of: Any) -> dict[str, Rule]:
@@ -95,21 +95,15 @@ def select(self: Tensor, dim: int, index: int) -> Any:
 
 def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Any:
     """Replace a negative index."""
-    if index >= 0:
-        return NotImplemented
-    return _aten.select_scatter.default(self, src, dim, self.shape[dim] + index)
+    return NotImplemented if index >= 0 else _aten.select_scatter.default(self, src, dim, self.shape[dim] + index)
 
 
 def slice_scatter(
     self: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Any:
     """Replace negative bounds."""
-    size = self.shape[dim]
-    if (start or 0) >= 0 and (end is None or end >= 0):
-        return NotImplemented
-    low = max(0, start + size) if start is not None and start < 0 else start
-    high = max(0, end + size) if end is not None and end < 0 else end
-    return _aten.slice_scatter.default(self, src, dim, low, high, step)
+    bounds = [max(0, one + self.shape[dim]) if one is not None and one < 0 else one for one in (start, end)]
+    return NotImplemented if bounds == [start, end] else _aten.slice_scatter.default(self, src, dim, *bounds, step)
 
 
 # -- integers ---------------------------------------------------------------------------------------------------------
@@ -119,10 +113,9 @@ def _widened(operator: Any) -> Rule:
     """Return a rule that converts the input to the result dtype first, in which eager accumulates small integers."""
 
     def rule(self: Tensor, *args: Any, dtype: torch.dtype | None = None) -> Any:
-        if self.is_floating_point() or self.is_complex():
-            return NotImplemented
         wide = dtype or torch.int64
-        return NotImplemented if self.dtype == wide else operator(self.to(wide), *args, dtype=wide)
+        is_wide = self.is_floating_point() or self.is_complex() or self.dtype == wide
+        return NotImplemented if is_wide else operator(self.to(wide), *args, dtype=wide)
 
     return rule
 
@@ -131,15 +124,7 @@ def power(self: Tensor, exponent: Any) -> Any:
     """Multiply small powers of integers, which OpenVINO computes in float32."""
     if self.is_floating_point() or type(exponent) is not int or not 2 <= exponent <= 8:
         return NotImplemented
-    made = self
-    for _ in range(exponent - 1):
-        made = made * self
-    return made
-
-
-def square(self: Tensor) -> Any:
-    """Multiply integers, likewise."""
-    return power(self, 2)
+    return reduce(mul, [self] * exponent)
 
 
 def softshrink(self: Tensor, lambd: float = 0.5) -> Tensor:
@@ -171,8 +156,7 @@ def _unsigned(operator: Any) -> Rule:
 
 
 def _plain(side: Any, kind: torch.dtype) -> Any:
-    is_byte = isinstance(side, Tensor) and side.dtype == torch.uint8
-    return side.to(torch.int32).to(kind) if is_byte else side
+    return side.to(torch.int32).to(kind) if isinstance(side, Tensor) and side.dtype == torch.uint8 else side
 
 
 BYTES: dict[str, Rule] = {
@@ -202,7 +186,7 @@ OPENVINO: dict[str, Rule] = {
     "aten.empty_like.default": empty_like,
     "aten.squeeze.dim": squeeze,
     "aten.pow.Tensor_Scalar": power,
-    "aten.square.default": square,
+    "aten.square.default": partial(power, exponent=2),
     **NORMS,
     **SPREAD,
     "aten.scaled_dot_product_attention.default": ungrouped_attention,

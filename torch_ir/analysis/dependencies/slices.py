@@ -58,12 +58,15 @@ def slice_between(ir: IR, inputs: Tensors, outputs: Tensors) -> list[OpNode]:
 def subgraph(ir: IR, inputs: Tensors, outputs: Tensors) -> IR:
     """Extract the graph that computes these outputs from these inputs; it uses the weights of the whole model.
 
-    Everything else that the outputs need is included: nodes over weights, functions, and the weights themselves.
+    Everything else that the outputs need is included: nodes over weights, functions, the weights themselves, and guards
+    that precede the outputs, if the inputs determine them.
     Mutations of buffers and inputs are not, nor are extensions, which describe the whole graph.
     """
     require_graph(ir, "subgraph")
     first, last = _found(ir, inputs), _found(ir, outputs)
-    nodes = ancestors(ir, last, stop=first)
+    guards = _guards(ir, first, last)
+    needed = needed_for([*last, *(tensor for guard in guards for tensor in guard.inputs)], ir.nodes, set(first))
+    nodes = sorted([*needed, *guards], key={node: at for at, node in enumerate(ir.nodes)}.__getitem__)
     read = {tensor for node in nodes for tensor in node.inputs}.union(last)
     lacking = next((tensor for tensor in ir.graph_inputs if tensor in read and tensor not in first), None)
     if lacking is not None:
@@ -90,6 +93,15 @@ def subgraph(ir: IR, inputs: Tensors, outputs: Tensors) -> IR:
         output_tree=...,
         extensions=None,
     ).check()
+
+
+def _guards(ir: IR, first: Sequence[TensorMeta], last: Sequence[TensorMeta]) -> list[OpNode]:
+    """Return the guards before the nodes of some outputs that depend on no other inputs than these."""
+    end = max((at for at, node in enumerate(ir.nodes) if not set(last).isdisjoint(node.outputs)), default=0)
+    guards = [node for node in ir.nodes[:end] if node.op_type.startswith("torch_ir.") and not node.outputs]
+    before = [(guard, [guard, *needed_for(guard.inputs, ir.nodes, set(first))]) for guard in guards]
+    others = set(ir.graph_inputs).difference(first)
+    return [guard for guard, nodes in before if all(others.isdisjoint(node.inputs) for node in nodes)]
 
 
 def names_of(value: Any) -> Iterator[str]:
@@ -124,7 +136,6 @@ def _bound(symbol: Symbol, inputs: Sequence[TensorMeta], copies: dict[TensorMeta
     if symbol.tensor is None or symbol.tensor in copies:
         return replace(symbol, tensor=symbol.tensor and copies[symbol.tensor])
     for tensor in inputs:
-        for at, dim in enumerate(tensor.shape):
-            if dim == symbol.name:
-                return replace(symbol, tensor=copies[tensor], dim=at)
+        if symbol.name in tensor.shape:
+            return replace(symbol, tensor=copies[tensor], dim=tensor.shape.index(symbol.name))
     raise GraphError(f"no input of the subgraph determines the size {symbol.name!r}; choose inputs that do")

@@ -221,14 +221,13 @@ def _ignores_divisor(node: OpNode) -> bool:
     return bool(node["ceil_mode"]) and node["divisor_override"] is not None
 
 
-def _drops_dimensions(node: OpNode) -> bool:
-    return bool(node["keepdim"]) and not node["dim"] and node["dim"] != 0
-
-
 # operators that no rule repairs: when the translation is another function, and what it does
 MISTRANSLATED: dict[str, tuple[Callable[[OpNode], bool], str]] = {
     **{
-        f"aten.{name}.default": (_drops_dimensions, "would drop dimensions that keepdim keeps")
+        f"aten.{name}.default": (
+            lambda node: bool(node["keepdim"]) and not node["dim"] and node["dim"] != 0,
+            "would drop dimensions that keepdim keeps",
+        )
         for name in ("argmax", "argmin", "linalg_norm", "linalg_vector_norm")
     },
     "aten.scaled_dot_product_attention.default": (
