@@ -1,6 +1,7 @@
 """Files on disk: written atomically, read within limits, one type of error."""
 
 import copy
+import gzip
 import json
 import os
 import pickle
@@ -245,6 +246,23 @@ def test_a_renamed_graph_keeps_its_side_file(tmp_path: Path, name: str) -> None:
         with_constants(c=raw).save(path, inline_limit=0)
     assert IR.load(tmp_path / "kept.json").constants["c"].raw == b"first"
     assert len(os.listdir(tmp_path)) == 4
+
+
+@pytest.mark.parametrize("name", ["copy.json", "model.json.bak", "copy.json.gz", "copy.bin"])
+def test_a_copy_of_a_graph_keeps_its_side_file(tmp_path: Path, name: str) -> None:
+    """Until the copy is replaced or removed, too; a file of another kind with the same name in it keeps nothing."""
+    path, other = tmp_path / "model.json", tmp_path / name
+    with_constants(c=b"first").save(path, inline_limit=0)
+    (first,) = side_files(tmp_path)
+    content = path.read_bytes()
+    other.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    (tmp_path / "notes.txt").write_text(f"see {first.name}")
+    with_constants(c=b"second").save(path, inline_limit=0)
+    assert first.exists()
+    other.unlink()
+    with_constants(c=b"first").save(path, inline_limit=0)
+    with_constants(c=b"third").save(path, inline_limit=0)
+    assert not first.exists()
 
 
 def test_a_graph_that_was_loaded_outlives_its_files(tmp_path: Path) -> None:

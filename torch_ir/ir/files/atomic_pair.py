@@ -1,7 +1,8 @@
 """Replace a file and its side files atomically: all of them or none.
 
-A side file is named after its content digest. It is written before the file that references it, and removed when the
-file no longer does. Meanwhile a hidden note lists the files involved, so that the next save can clean up after a crash.
+A side file is named after its content digest. It is written before the file that references it, and removed when no
+graph in the folder does. Meanwhile a hidden note lists the files involved, so that the next save can clean up after a
+crash.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from torch_ir.errors import SerializationError
 from torch_ir.ir.checks.limits import Limits
-from torch_ir.ir.files.atomic_write import Draft, draft, hidden_name, left_behind, remove, sync_folder
+from torch_ir.ir.files.atomic_write import HIDDEN, Draft, draft, hidden_name, left_behind, remove, sync_folder
 from torch_ir.ir.files.locks import folder_lock
 from torch_ir.ir.files.regular_file import IrregularFileError, TooLargeError, create_regular, read_regular
 from torch_ir.ir.json.gzip_text import MAGIC, decompress
@@ -24,6 +25,8 @@ from torch_ir.ir.json.gzip_text import MAGIC, decompress
 _NOTE_BYTES = 1 << 16  # a note lists a few names
 _TARGET_BYTES = 1 << 31  # the maximum size of a protobuf file
 _TEXT_BYTES = Limits().expanded_bytes
+_MOST_READ = 1 << 28  # bytes of other graphs in a folder; where there are more, no side file is removed
+_BEGINNINGS = (b"{", b"\x08", b"\n", MAGIC[:1])  # of JSON, ONNX, protobuf and gzip
 
 
 class Beside:
@@ -45,7 +48,7 @@ class Beside:
         except OSError:  # the folder is writable but not readable
             return []
         try:
-            content = self._content() if found else b""
+            content = _content(self.target) if found else b""
         except (TooLargeError, SerializationError):  # the content is unknown, so keep all side files
             return []
         return [self.target.with_name(name) for name in found if os.fsencode(name) in content]
@@ -87,26 +90,42 @@ class Beside:
         remove(self._note)
 
     def _settle(self, suspects: Iterable[Path]) -> None:
-        """Remove those files that the target does not reference."""
-        suspects = list(suspects)
+        """Remove those files that neither the target nor another graph of the folder, such as a copy, references."""
+        unused = {os.fsencode(path.name): path for path in suspects}
         with suppress(OSError, SerializationError):  # if that is unknown, keep all
-            content = self._content() if suspects else b""
-            for path in suspects:
-                if os.fsencode(path.name) not in content:
-                    remove(path)
+            for graph in (self.target, *self._others()) if unused else ():
+                content = _content(graph)
+                unused = {name: path for name, path in unused.items() if name not in content}
+            for path in unused.values():
+                remove(path)
 
-    def _content(self) -> bytes:
-        """Return the bytes of the target, decompressed if they are gzip; empty if it does not exist yet."""
-        try:
-            facts = self.target.lstat()
-            if not stat.S_ISREG(facts.st_mode):
-                raise IrregularFileError(errno.EINVAL, "is not a plain file", os.fspath(self.target))
-            if facts.st_size > _TARGET_BYTES:
-                raise TooLargeError(os.fspath(self.target), facts.st_size, _TARGET_BYTES)
-            content = self.target.read_bytes()
-            return decompress(content, self.target, _TEXT_BYTES) if content.startswith(MAGIC) else content
-        except FileNotFoundError:
-            return b""
+    def _others(self) -> Iterator[Path]:
+        """Yield the other files of the folder that may be graphs."""
+        read = 0
+        for path in self.target.parent.iterdir():
+            if path.name == self.target.name or path.name.startswith(HIDDEN) or path.is_symlink() or not path.is_file():
+                continue
+            with path.open("rb") as file:
+                if file.read(1) not in _BEGINNINGS:
+                    continue
+            read += path.stat().st_size
+            if read > _MOST_READ:
+                raise TooLargeError(os.fspath(path), read, _MOST_READ)
+            yield path
 
     def _own_names(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if self._pattern.fullmatch(name)]
+
+
+def _content(path: Path) -> bytes:
+    """Return the bytes of a graph, decompressed if they are gzip; empty if it does not exist yet."""
+    try:
+        facts = path.lstat()
+        if not stat.S_ISREG(facts.st_mode):
+            raise IrregularFileError(errno.EINVAL, "is not a plain file", os.fspath(path))
+        if facts.st_size > _TARGET_BYTES:
+            raise TooLargeError(os.fspath(path), facts.st_size, _TARGET_BYTES)
+        content = path.read_bytes()
+        return decompress(content, path, _TEXT_BYTES) if content.startswith(MAGIC) else content
+    except FileNotFoundError:
+        return b""

@@ -22,6 +22,7 @@ from torch_ir.errors import ClosedPipeError, SerializationError, TorchIRError
 from torch_ir.ir.files.locks import lock, try_lock
 
 _DIGITS = 16
+HIDDEN = ".torch_ir-"  # before the names of what is being written
 _BINARY = getattr(os, "O_BINARY", 0)
 
 
@@ -284,7 +285,7 @@ def left_behind(target: Path) -> Iterator[Path]:
 
 def _own(target: Path) -> str:
     """Return the prefix of hidden names for a target, which has a fixed length."""
-    return f".torch_ir-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:_DIGITS]}-"
+    return f"{HIDDEN}{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:_DIGITS]}-"
 
 
 def remove(path: Path) -> None:
