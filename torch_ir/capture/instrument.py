@@ -114,7 +114,7 @@ def capturing() -> Iterator[None]:
     """
     with exclusive(), ExitStack() as stack:
         if _here.depth:
-            stack.enter_context(_outside_modes())
+            stack.enter_context(outside_modes())
         else:
             _here.keys = included_dispatch_keys(), excluded_dispatch_keys()
         stack.callback(_take_back, len(_undo))
@@ -151,7 +151,7 @@ def _run_control_flow(original: Callable[..., Any], operator: Callable[..., Any]
 
 
 @contextmanager
-def _outside_modes() -> Iterator[None]:
+def outside_modes() -> Iterator[None]:
     """Leave torch's modes and dispatch keys of the outer capture, except for the default device."""
     modes: list[Any] = function_modes()  # type: ignore[no-untyped-call]  # torch's own
     with ExitStack() as stack:

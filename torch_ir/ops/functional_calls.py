@@ -12,7 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_ir.ops.effects import updates_statistics
+from torch_ir.ops.schema import bind
+from torch_ir.ops.torch_internals import DispatchKey, call_kernel
+
 _aten = torch.ops.aten
+_COMPOSITE = DispatchKey.CompositeImplicitAutograd
 
 
 def _fill_mask(tensor: Tensor, p: float = 0.5, *, generator: Any = None) -> Tensor:
@@ -58,7 +63,23 @@ def _stored(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return call
 
 
+def _whole_batch_norm(x: Tensor, *args: Any) -> Any:
+    """Do the same where the operator that contains it is called; it returns no statistics."""
+    results = _batch_norm(x, *args[:7]) if x.numel() else NotImplemented
+    return results if results is NotImplemented else results[0]
+
+
+def _instance_norm(*args: Any) -> Any:
+    """Normalise by operators that declare what they write: the running statistics."""
+    is_updating = updates_statistics(_aten.instance_norm.default, bind(_aten.instance_norm.default, args, {}))
+    return call_kernel(_aten.instance_norm.default, _COMPOSITE, *args) if is_updating else NotImplemented
+
+
 # Each returns the result, or NotImplemented for a call that writes nothing.
+UPDATING: dict[Any, Callable[..., Any]] = {
+    _aten.batch_norm.default: _whole_batch_norm,
+    _aten.instance_norm.default: _instance_norm,
+}
 FUNCTIONAL_CALLS: dict[Any, Callable[..., Any]] = {
     _aten.bernoulli_.float: _fill_mask,
     _aten.native_batch_norm.default: _batch_norm,

@@ -44,10 +44,6 @@ if TYPE_CHECKING:
 
 _MOST_REPEATS = 64  # of a recording with fixed inputs
 _VIEWS_FOR_AUTOGRAD = DispatchKeySet(DispatchKey.ADInplaceOrView)
-_REFUSED: tuple[tuple[Any, str, str], ...] = (
-    (torch.autocast, "__enter__", "a region of autocast"),
-    *((owner, name, text) for text, (owner, name) in TRANSFORMS.items()),
-)
 
 
 def record_fast(
@@ -250,8 +246,8 @@ def _as_in_eager_mode() -> Iterator[list[str]]:
 
 
 def _refused() -> AbstractContextManager[None]:
-    """Refuse autocast regions and transforms of torch.func, which torch.export records in a special form."""
-    return all_intercepted({(owner, name): partial(_refuse, text) for owner, name, text in _REFUSED})
+    """Refuse transforms of torch.func, which torch.export records in a special form."""
+    return all_intercepted({place: partial(_refuse, text) for text, place in TRANSFORMS.items()})
 
 
 def _refuse(text: str, *_: Any) -> NoReturn:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from torch_ir.capture.fast.autocast_regions import AutocastRegions
 from torch_ir.capture.fast.call_tape import Step, Tape
 from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, key_of_call
 from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NotCoveredError
@@ -22,7 +23,7 @@ from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.naming.source_lines import SourceLines
 from torch_ir.capture.state.generator_states import GeneratorStates
 from torch_ir.ir import IR
-from torch_ir.ops.functional_calls import FUNCTIONAL_CALLS
+from torch_ir.ops.functional_calls import FUNCTIONAL_CALLS, UPDATING
 from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, pytree, rewritten_for_sizes
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         self.modules = _ModuleCalls(model)
         self.literals = Literals(_MOST_KNOWN if with_gradients else 1)
         self._inference = Inference(sizes)
+        self.regions = AutocastRegions(has_open_sizes=sizes is not None)
         self.ghosts: dict[int, Ghost] = {}  # of tensors from before the run, by identity
         self._functions = Functions() if with_functions else None
         self.can_repeat = not with_gradients  # whether a second run can be compared with the first
@@ -73,8 +75,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             builtins_as_exported() if is_open else nullcontext(),
             SizeIndexing() if is_open else nullcontext(),
         )
-        restored = self.generator.watched() if self.with_gradients else nullcontext()
-        with builtins, self.modules.watched(), restored, self, self._functions or nullcontext(), indexing:
+        watched = self.generator.watched() if self.with_gradients else self.regions.watched()
+        with builtins, self.modules.watched(), watched, self, self._functions or nullcontext(), indexing:
             return self.model(*args, **kwargs)
 
     def given(self, tensor: torch.Tensor, ghost: Ghost) -> torch.Tensor:
@@ -114,8 +116,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             key = key_of_call(func, args, kwargs, tensors)
         except UnknownTensorError:
             return self._with_constants(func, args, kwargs or {})
-        if tensors and not self.literals and self._gradients is None:  # the common case: only the rule counts
-            rule = _known_rules.get(key)
+        if tensors and not (self.literals or self.regions.devices) and self._gradients is None:  # the common case
+            rule = _known_rules.get(key)  # only the rule counts
             if rule is not None and not rule.is_question:
                 return self._write(rule, tensors)
         return self._called(key, func, args, kwargs or {}, tensors)
@@ -123,11 +125,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
     def _called(
         self, key: Key, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[Ghost]
     ) -> Any:
+        if self.regions.devices:
+            result = self.regions.opened(self, key, func, args, kwargs)
+            if result is not NotImplemented:
+                return result
         may_be_known = not tensors or self.literals or self.literals.uniform
         known = self.literals.result(func, args, kwargs, tensors) if may_be_known else None
         if known is not None and torch.Tag.data_dependent_output in func.tags:
             return known
-        rule = _known_rules.get(key) or self._inference.rule(key, func, args, kwargs)
+        rule = _known_rules.get(key)
+        if rule is None and (form := UPDATING.get(func)) is not None:
+            with self:
+                result = form(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        rule = rule or self._inference.rule(key, func, args, kwargs)
         if rule.is_question:
             return rule.answer
         if self.with_gradients and func in _UNIFORM:

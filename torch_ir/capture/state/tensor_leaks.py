@@ -162,8 +162,9 @@ class _Search:
     def climb(self) -> None:
         """Find the new objects that hold tensors, level by level."""
         level: list[Any] = [tensor for ref in self._left if (tensor := ref()) is not None]
-        if level:
-            self.note_new()
+        if not level:
+            return
+        self.note_new()
         for _ in range(_LEVELS):
             self._held += level
             self._seen.update(map(id, level))
