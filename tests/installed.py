@@ -187,7 +187,8 @@ PINNED = (
     "test_wheel.py::test_the_tour_needs_the_package_alone",
     "test_captures.py::test_a_sample_is_as_stored",
     "test_captures.py::test_every_capture_is_as_stored",
-    "test_captures.py::test_hashes_and_earlier_captures_change_nothing",
+    "test_captures.py::test_a_capture_makes_as_many_python_calls",
+    "test_captures.py::test_hashes_change_nothing",
 )
 _PIN = re.compile(r"^(torch|transformers|onnxruntime)==(.*)$", re.MULTILINE)
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 
 from tests.captures.stored import REASON, store, unpinned
-from tests.captures.sweep import Compared, compared, described, first_difference, gone, selected, texts_at
+from tests.captures.sweep import Compared, compared, described, first_difference, gone, is_revision, selected, texts_at
 
 
 def main() -> int:
@@ -54,7 +54,10 @@ def _parse() -> argparse.Namespace:
         "--ignore", metavar="FIELD", action="append", default=[], help="a field to leave out, such as by"
     )
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="processes")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.against and not is_revision(options.against):
+        parser.error(f"git has no revision {options.against!r}")
+    return options
 
 
 def _changed(pattern: str, ignored: Sequence[str], jobs: int, use: Callable[[Compared], None]) -> list[Compared]:
@@ -104,9 +107,8 @@ def _show_differences(changed: Sequence[Compared], old: dict[str, dict[str, str]
     for each in changed:
         for part, text in each.texts.items():
             before = old.get(each.id, {}).get(part)
-            found = first_difference(json.loads(before), json.loads(text)) if before else "no graph before"
-            if found:
-                print(f"{each.id}, {part}: {found}")
+            found = first_difference(json.loads(before), json.loads(text)) if before else "was not captured"
+            print(f"{each.id}, {part}: {found or 'no difference'}")
 
 
 if __name__ == "__main__":

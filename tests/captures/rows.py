@@ -24,7 +24,8 @@ from torch_ir.capture import crosscheck
 ROOT = Path(__file__).resolve().parents[2]
 Row = dict[str, Any]
 DIGITS = 16  # of a digest
-LENGTH = 120  # of a warning, a refusal or a reason
+LENGTH = 120  # of a warning or a reason not to record fast
+LONG = 300  # of a refusal
 _VERSION = re.compile(r'"pytorch_version": "[^"]*"')
 _PLACE = re.compile(r"\b((?:tests|catalogue)/[\w/]+\.py):(\d+)")
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
@@ -55,7 +56,7 @@ def captured(case: Case) -> Captured:
             ir = case.capture()
         except Exception as error:
             notes.pop("by", None)  # the last one that was tried
-            return Captured({"refused": first_line(f"{type(error).__name__}: {error}"), **notes}, {})
+            return Captured({"refused": first_line(f"{type(error).__name__}: {error}", LONG), **notes}, {})
     texts = {"graph": normalised(ir)}
     row: Row = {"digest": digest(texts["graph"]), "nodes": sum(1 for _ in ir.all_nodes()), **notes}
     folded = ir.fold_blocks()
@@ -74,9 +75,9 @@ def normalised(ir: IR) -> str:
     return _PLACE.sub(_line, text.partition(',\n"digest": ')[0] + "\n}")
 
 
-def first_line(sentence: str) -> str:
+def first_line(sentence: str, length: int = LENGTH) -> str:
     """Return the start of the first line of a text, without line numbers of test files and addresses."""
-    return _ADDRESS.sub("0x", _PLACE.sub(r"\1", sentence.partition("\n")[0]))[:LENGTH]
+    return _ADDRESS.sub("0x", _PLACE.sub(r"\1", sentence.partition("\n")[0]))[:length]
 
 
 def digest(text: str) -> str:

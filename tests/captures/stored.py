@@ -24,10 +24,12 @@ def load(family: str) -> dict[str, Row]:
 
 
 def store(family: str, name: str, row: Row | None) -> None:
-    """Store a row, or remove it."""
+    """Store a row, or remove it; a reader at the same time finds the old file or the new one."""
     rows = {**load(family), name: row}
     kept = {each: row for each, row in rows.items() if row is not None}
-    (FOLDER / f"{family}.json").write_text(as_text(kept), encoding="utf-8")
+    written = FOLDER / f"{family}.json.new"
+    written.write_text(as_text(kept), encoding="utf-8")
+    written.replace(FOLDER / f"{family}.json")
 
 
 def as_text(rows: Mapping[str, Row]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import multiprocessing
+import os
 import shutil
 import subprocess
 import sys
@@ -100,18 +101,25 @@ def texts_at(revision: str, ids: Iterable[str]) -> dict[str, dict[str, str]]:
                 shutil.rmtree(folder / name, ignore_errors=True)
                 shutil.copytree(ROOT / name, folder / name)
             command = [sys.executable, "-m", "tests.captures", "texts"]
-            done = subprocess.run(command, cwd=folder, env=_with_path(folder), input="\n".join(ids), text=True,
-                                  stdout=subprocess.PIPE, check=True)  # fmt: skip
+            environment = {**os.environ, "PYTHONPATH": str(folder)}
+            text = subprocess.run(
+                command,
+                cwd=folder,
+                env=environment,
+                input="\n".join(ids),
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            ).stdout
         finally:
             _git("worktree", "remove", "--force", str(folder))
-    found: dict[str, dict[str, str]] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, dict[str, str]] = json.loads(text.splitlines()[-1])
     return found
 
 
-def _with_path(folder: Path) -> dict[str, str]:
-    import os
-
-    return {**os.environ, "PYTHONPATH": str(folder)}
+def is_revision(name: str) -> bool:
+    command = ["git", "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}"]
+    return subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL).returncode == 0
 
 
 def _git(*arguments: str) -> None:
