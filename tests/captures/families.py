@@ -185,11 +185,11 @@ def _trained(model: torch.nn.Module, args: tuple[Any, ...], **options: Any) -> I
 
 
 FAMILIES = {
-    "architectures": Family(_fixed_sizes, 5),
-    "dynamic_sizes": Family(_dynamic_sizes, 2),
+    "architectures": Family(_fixed_sizes, 3),
+    "dynamic_sizes": Family(_dynamic_sizes, 1),
     "catalogue": Family(_catalogue, 8),
-    "hard_models": Family(_hard, 4, _prepare_forks),
-    "state_models": Family(_state, 5, _prepare_state),
+    "hard_models": Family(_hard, 2, _prepare_forks),
+    "state_models": Family(_state, 3, _prepare_state),
     "training": Family(_training, 1),
     "python_calls": Family(models, 0, _prepare_forks, counted),
 }

@@ -28,7 +28,7 @@ LENGTH = 120  # of a warning or a reason not to record fast
 LONG = 300  # of a refusal
 _VERSION = re.compile(r'"pytorch_version": "[^"]*"')
 _PLACE = re.compile(r"\b((?:tests|catalogue)/[\w/]+\.py):(\d+)")
-_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+_ADDRESS = re.compile(r"\b(0x[0-9a-f]{6,}|\d{12,})\b")
 _log = logging.getLogger("torch_ir.capture")
 
 
