@@ -31,15 +31,15 @@ def outcome(hard: Hard) -> str:
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         ir = IR.from_json(extract_ir(model, hard.args, kwargs=hard.kwargs, strict=False).to_json())
-        told, every = _told(ir, model, hard), ""
+        told, every = outcome_of(ir, model, hard), ""
         if _guards(ir):
             joined = extract_ir(model, hard.args, kwargs=hard.kwargs, strict=False, explore=16)
-            every = _told(joined, model, hard)
+            every = outcome_of(joined, model, hard)
     step = _STEPS[ir.extensions.get("captured_by", "torch.export")]
     return f"| {hard.name} | {hard.about} | {step} | {told} | {every} |"
 
 
-def _told(ir: IR, model: nn.Module, hard: Hard) -> str:
+def outcome_of(ir: IR, model: nn.Module, hard: Hard) -> str:
     """Return the open points of a graph; one without placeholders must verify."""
     gaps = [node.op_type for node in ir.all_nodes() if node.op_type.startswith("opaque.")]
     if gaps:

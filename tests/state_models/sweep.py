@@ -10,7 +10,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ from tests.state_models.case import (
 from tests.state_models.forked import in_children
 from tests.state_models.oracle import expected
 from tests.state_models.piece import PIECES
-from torch_ir import CaptureWarning, IRExecutor, extract_ir, load_ir, meta_init, save_ir
+from torch_ir import IR, CaptureWarning, IRExecutor, extract_ir, load_ir, meta_init, save_ir
 from torch_ir.errors import TorchIRError
 
 RANDOM = 200
@@ -62,12 +62,12 @@ class Ran(NamedTuple):
 def swept(cases: Sequence[Case]) -> list[Verdict]:
     wanted = expected(cases)
     with quiet():
-        _warm_up()
+        warm_up()
         found = in_children(_ran, cases)
-    return [_judged(want, got) for want, got in zip(wanted, found, strict=True)]
+    return [judged(want, got) for want, got in zip(wanted, found, strict=True)]
 
 
-def _warm_up() -> None:
+def warm_up() -> None:
     """Trigger torch's lazy imports for capture before any fork."""
     for road, device in itertools.product(ROADS, ("cpu", "meta")):
         extract_ir(
@@ -79,8 +79,19 @@ def _ran(case: Case) -> Any:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     weights = case.model().state_dict()
-    with ambient(case.mode), warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        try:
+            ir, changed = extracted(case)
+        except TorchIRError as error:
+            return f"{REFUSED}: {type(error).__name__}: {error}"
+    told = [str(warning.message) for warning in caught if warning.category is CaptureWarning]
+    return results(ir, weights, told, ", ".join(changed))
+
+
+def extracted(case: Case) -> tuple[IR, list[str]]:
+    """Return the graph of a case, and the names of the weights that the capture changed."""
+    with ambient(case.mode):
         if case.on_meta:
             with meta_init():
                 model = case.model()
@@ -88,24 +99,25 @@ def _ran(case: Case) -> Any:
             model = case.model()
         before = {name: value.clone() for name, value in model.state_dict().items() if not value.is_meta}
         given = example().to("meta") if case.on_meta else example()
-        try:
-            ir = extract_ir(model, (given,), strict=False, capture=case.road)
-        except TorchIRError as error:
-            return f"{REFUSED}: {type(error).__name__}: {error}"
-    told = [str(warning.message) for warning in caught if warning.category is CaptureWarning]
-    changed = [name for name, value in before.items() if not _same(model.state_dict().get(name), value)]
+        ir = extract_ir(model, (given,), strict=False, capture=case.road)
+    return ir, [name for name, value in before.items() if not _same(model.state_dict().get(name), value)]
+
+
+def results(ir: IR, weights: Mapping[str, torch.Tensor], told: list[str], leftovers: str = "") -> Any:
+    """Save, load and run the graph of a case, call after call; return the results, or why it does not run."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             save_ir(ir, Path(folder) / "ir.json")
             executor = IRExecutor(load_ir(Path(folder) / "ir.json"), weights)
         torch.manual_seed(0)
-        results = [executor(inputs()[number]) for number in CALLS]
+        returned = [executor(inputs()[number]) for number in CALLS]
     except TorchIRError as error:
         return f"{REFUSED}: {type(error).__name__}: {error}"
-    return Ran(results, told, ", ".join(changed))
+    return Ran(returned, told, leftovers)
 
 
-def _judged(wanted: Any, got: Any) -> Verdict:
+def judged(wanted: Any, got: Any) -> Verdict:
+    """Compare the results of a graph, or its refusal, with those of eager."""
     if isinstance(got, str):
         return Verdict(REFUSED if got.startswith(REFUSED) else WRONG, got)
     if isinstance(wanted, str):
