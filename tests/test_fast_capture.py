@@ -278,11 +278,6 @@ def in_a_thread(self: Any, x: Tensor) -> Any:
     return x + len(results)
 
 
-def lower_precision(self: Any, x: Tensor) -> Any:
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        return x @ x.t()
-
-
 def with_gradients(self: Any, x: Tensor) -> Any:
     with torch.enable_grad():
         return x * 2
@@ -326,7 +321,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "address": (lambda: module(lambda self, x: x + bool(x.data_ptr())), "the memory of a tensor"),
     "storage": (lambda: module(lambda self, x: x + x.untyped_storage().nbytes()), "the memory of a tensor"),
     "thread": (lambda: module(in_a_thread), "where the recorder cannot see it"),
-    "autocast": (lambda: module(lower_precision), "a region of autocast"),
     "vmap": (lambda: module(lambda self, x: torch.vmap(torch.sum)(x)), "torch.vmap"),
     "grad": (lambda: module(lambda self, x: torch.func.grad(lambda y: y.pow(2).sum())(x)), "torch.func.grad"),
     "jvp": (lambda: module(lambda self, x: torch.func.jvp(torch.sin, (x,), (x,))[1]), "torch.func.jvp"),
@@ -336,7 +330,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "graph of fx": (_graph_of_fx, "a torch.fx GraphModule"),
     "tensor of a class": (_subclass, "'weight' is a Scaled|is a Parameter"),
     "two names": (_two_names, "a shared module with the paths first, second"),
-    "statistics": (lambda: nn.BatchNorm1d(4).train(), "updates running statistics"),
 }
 
 

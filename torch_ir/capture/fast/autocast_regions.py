@@ -35,7 +35,8 @@ class AutocastRegions:
     def watched(self) -> Iterator[None]:
         """Follow what this thread enables; without a cache, so that every cast is recorded where it is used."""
         is_caching = torch.is_autocast_cache_enabled()
-        handlers = {(torch, "set_autocast_enabled"): self._set, (torch, "set_autocast_cache_enabled"): _without_cache}
+        torch.set_autocast_cache_enabled(False)
+        handlers = {(torch, "set_autocast_enabled"): self._set, (torch, "set_autocast_cache_enabled"): lambda *_: None}
         try:
             with all_intercepted(handlers):
                 yield
@@ -72,7 +73,3 @@ class AutocastRegions:
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         return self._fakes.fake(form_of(tensor))
-
-
-def _without_cache(original: Callable[[bool], None], _: bool) -> None:
-    original(False)
