@@ -20,6 +20,7 @@ from benchmarks import (
     files,
     first_call,
     growth,
+    habits,
     huge,
     latency,
     onnx_functions,
@@ -36,6 +37,7 @@ from benchmarks.measure import PAGE, has_table, machine, replace_table
 
 TABLES: dict[str, Any] = {
     "extract": extract, "first_call": first_call, "shell": shell, "deep": deep, "growth": growth, "huge": huge,
+    "habits": habits,
     "open_sizes": open_sizes, "architectures": architectures, "files": files, "checked_load": checked_load,
     "deep_files": deep_files, "onnx_functions": onnx_functions,
     "execute": execute, "streaming": streaming, "optimise": optimise, "peer_optimisers": peer_optimisers,
