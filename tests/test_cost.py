@@ -183,6 +183,12 @@ def test_a_node_that_is_not_called_as_its_operator_is() -> None:
         GraphError, match=r"OpNode\('y', 'aten.conv2d.default'\) does not match the arguments of its operator"
     ):
         cost(ir)
+    for operator in ("linear", "relu", "embedding"):
+        node = OpNode("y", f"aten.{operator}.default", [x], [y], args=["input"])
+        ir = IR([node], [x], [y])
+        node.inputs = ()
+        with pytest.raises(GraphError, match="does not match the arguments of its operator, so its cost is unknown"):
+            cost(ir)
 
 
 # -- sizes that are open ----------------------------------------------------------------------------------------------

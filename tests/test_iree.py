@@ -271,3 +271,50 @@ def test_the_catalogue(entry: catalogue.Entry) -> None:
     with torch.no_grad():
         got = runs(*copy.deepcopy(inputs), **copy.deepcopy(kwargs))
         torch.testing.assert_close(got, model(*inputs, **kwargs), rtol=1e-3, atol=1e-4, equal_nan=True)
+
+
+def overlapping(x: Tensor) -> Tensor:
+    """Parts of a tensor that are written over others of its parts."""
+    y = x.slice_scatter(x[:, :2], 1, 1, 3)
+    y = y.slice_scatter(y[:2] * 1, 0, -2)
+    y = y.slice_scatter(y[:, :2], 1, 0, 4, 2)
+    y = y.select_scatter(y[-1], 0, -2)
+    z = y.clone()
+    z[:, 1:] = y[:, :-1]
+    return z
+
+
+def test_slices_of_a_tensor_may_be_written_over_it() -> None:
+    """At fixed and at symbolic sizes, with steps and negative bounds."""
+    model = module(lambda self, x: overlapping(x))
+    proved(model, torch.randn(5, 4))
+    open_sizes = captured(model, torch.randn(5, 4), dynamic_shapes=({0: Dim("n", min=3, max=64)},))
+    run = compile(open_sizes, {}, backend="iree")
+    for rows in (3, 7):
+        x = torch.randn(rows, 4)
+        equal(run(x), overlapping(x))
+
+
+@pytest.mark.parametrize("name", ["index_copy", "index_add"])
+def test_indexed_writes_of_a_part_of_the_tensor_are_refused(name: str) -> None:
+    """IREE would overwrite elements that it has yet to read; what is computed from the tensor is written apart."""
+
+    def write(x: Tensor, part: Tensor) -> Tensor:
+        changed: Tensor = getattr(x, name)(1, torch.tensor([1, 2]), part)
+        return changed
+
+    with pytest.raises(ExecutionError, match="overwrites elements that it has yet to read"):
+        compiled(module(lambda self, x: write(x, x[:, :2])), torch.randn(3, 4))
+    proved(module(lambda self, x: write(x, x[:, :2] * x[:, 2:])), torch.randn(3, 4))
+
+
+def test_writes_into_tensors_of_zeros_of_a_symbolic_size_are_refused() -> None:
+    """IREE would write into all of them; at fixed sizes, it copies them."""
+
+    def forward(self: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        at = torch.zeros(1, 4, dtype=torch.int64)
+        return x.new_zeros(x.shape).scatter_add(0, at, x[:1]), torch.zeros_like(x)
+
+    proved(module(forward), torch.randn(5, 4))
+    with pytest.raises(ExecutionError, match="writes into all tensors of the same size and value"):
+        compiled(module(forward), torch.randn(5, 4), dynamic_shapes=({0: Dim("n", min=3, max=64)},))

@@ -171,3 +171,17 @@ def test_a_zero_row_has_no_nan(tmp_path: Path) -> None:
     to_onnx(captured(net, torch.randn(3, 4)), tmp_path / "net.onnx", net.state_dict())
     found = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {"x": numpy.zeros((3, 4), numpy.float32)})[0]
     torch.testing.assert_close(torch.from_numpy(found), net(torch.zeros(3, 4)).detach())
+
+
+def test_positions_between_two_elements_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    """ONNX Runtime rounds a position before it reflects it, which differs from torch only halfway between elements."""
+
+    def forward(self: nn.Module, x: Tensor, grid: Tensor) -> Tensor:
+        return torch.nn.functional.grid_sample(x, grid, "nearest", "reflection", align_corners=False)
+
+    x, grid = torch.randn(1, 2, 4, 4), torch.rand(1, 8, 8, 2) * 6 - 3
+    to_onnx(captured(module(forward), x, grid), path := tmp_path / "samples.onnx")
+    session = onnxruntime.InferenceSession(path)
+    names = [given.name for given in session.get_inputs()]
+    got = session.run(None, dict(zip(names, (x.numpy(), grid.numpy()), strict=True)))[0]
+    assert numpy.array_equal(got, module(forward)(x, grid).numpy())

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.proof import captured, fails, module
+from torch_ir import verify_ir_with_state_dict
 from torch_ir.ir import Expr, Param
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
@@ -171,9 +172,9 @@ def test_a_forgotten_input_mutation() -> None:
 def test_a_model_without_outputs() -> None:
     """Where neither side returns or changes anything, nothing is proved."""
     model = module(lambda self, x: None)
-    assert (
-        fails(captured(model, X), model, X) == "nothing was compared: neither side returned a value or changed a tensor"
-    )
+    report = verify_ir_with_state_dict(captured(model, X), {}, model, (X,))[1]
+    assert (report.verdict, report.is_valid, report.trials) == ("FAILED, NOTHING COMPARED", False, 0)
+    assert report.error_message == "nothing was compared: neither side returned a value or changed a tensor"
 
 
 def test_swapped_inputs() -> None:

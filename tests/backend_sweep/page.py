@@ -48,7 +48,9 @@ def _condition(when: Mapping[str, Any]) -> str:
                 {
                     "rank": f"an input of {wanted} dimensions",
                     "empty": "no elements",
+                    "filled": "into a tensor of one value",
                     "open": "open sizes",
+                    "overlaps": "of a part of the tensor into it",
                     "rounds": "read by an operator with more digits",
                     "storage": "a view",
                 }[kind]

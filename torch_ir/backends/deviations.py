@@ -8,7 +8,9 @@ The condition is a conjunction over a closed vocabulary:
   at_least  an attribute is a number of at least this: {"at_least": {"padding_idx": 0}}
   at_most   an attribute is a number of at most this: {"at_most": {"scale": 0}}
   dtype     an input or output has one of these dtypes: {"dtype": ["float64"]}
+  filled    the first input is a tensor with one value, such as zeros: {"filled": true}
   given     these optional tensors are present: {"given": ["attn_mask"]}
+  overlaps  what is written into the first input is a part of it: {"overlaps": true}
   rank      an input has this many dimensions: {"rank": 0}
   empty     an input has no elements: {"empty": true}
   open      a size of an input or output is symbolic: {"open": true}
@@ -36,6 +38,7 @@ from torch_ir.ops.prepare_run import with_calls_inline
 
 TABLE = Path(__file__).parent / "deviations.json"
 REFUSED, DEVIATION = "refused", "deviation"
+_FILLS = tuple(f"aten.{name}." for name in ("zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "empty"))
 _SPECIAL = frozenset(("nan", "infinity", "large", "denormal", "extremes"))  # values that no random inputs have
 
 
@@ -85,12 +88,33 @@ def _rounds(node: OpNode) -> bool:
     return least > FLOATS.index("float32") and all(other < least for other in others)
 
 
+def _sources(tensor: TensorMeta) -> list[TensorMeta]:
+    """Return a tensor and those that it is a part or a function of, by operators of one tensor: compilers fold some."""
+    found = [tensor]
+    while (node := found[-1].producer) is not None and len(node.inputs) == 1:
+        found.append(node.inputs[0])
+    return found
+
+
+def _overlaps(node: OpNode) -> bool:
+    """Whether a node writes a part of its first input into it."""
+    return not set(_sources(node.inputs[0])).isdisjoint(_sources(node.inputs[-1]))
+
+
+def _is_filled(node: OpNode) -> bool:
+    """Whether a node writes into a tensor with one value, made by an operator that reads no values."""
+    names = (one.producer.op_type for one in _sources(node.inputs[0]) if one.producer is not None)
+    return any(name.startswith(_FILLS) or "_like." in name for name in names)
+
+
 _TESTS: dict[str, Callable[[OpNode, Any], bool]] = {
     "attr": lambda node, wanted: all(name in node.attrs and node.attrs[name] == wanted[name] for name in wanted),
     "at_least": partial(_compares, operator.ge),
     "at_most": partial(_compares, operator.le),
     "dtype": lambda node, wanted: any(tensor.dtype in wanted for tensor in (*node.inputs, *node.outputs)),
+    "filled": lambda node, wanted: wanted == _is_filled(node),
     "given": lambda node, wanted: set(wanted) <= set(node.args),
+    "overlaps": lambda node, wanted: wanted == _overlaps(node),
     "rank": lambda node, wanted: any(len(tensor.shape) == wanted for tensor in node.inputs),
     "empty": lambda node, wanted: wanted == any(0 in tensor.shape for tensor in node.inputs),
     "open": lambda node, wanted: wanted == any(not tensor.is_static for tensor in (*node.inputs, *node.outputs)),

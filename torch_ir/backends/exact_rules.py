@@ -106,6 +106,27 @@ def slice_scatter(
     return NotImplemented if bounds == [start, end] else _aten.slice_scatter.default(self, src, dim, *bounds, step)
 
 
+def joined_slices(
+    self: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Tensor:
+    """Write nothing in place: IREE overwrites elements of a slice of `self` in `src` that it has yet to read."""
+    dim, size = dim % self.dim(), self.shape[dim]
+    start, end, _ = slice(start, end).indices(size)
+    end = max(start, end)
+    src = src.to(self.dtype)
+    if step != 1:
+        spread = src.unsqueeze(dim + 1).expand(*src.shape[: dim + 1], step, *src.shape[dim + 1 :]).flatten(dim, dim + 1)
+        is_new = (torch.arange(end - start, device=self.device) % step == 0).reshape(-1, *[1] * (self.dim() - dim - 1))
+        src = torch.where(is_new, spread.narrow(dim, 0, end - start), self.narrow(dim, start, end - start))
+    return torch.cat([self.narrow(dim, 0, start), src, self.narrow(dim, end, size - end)], dim)
+
+
+def joined_elements(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """Write nothing in place, like `joined_slices`."""
+    index %= self.shape[dim]
+    return joined_slices(self, src.unsqueeze(dim), dim, index, index + 1)
+
+
 # -- integers ---------------------------------------------------------------------------------------------------------
 
 
@@ -201,6 +222,8 @@ IREE: dict[str, Rule] = {
     **SOFTMAX,
     **WIDENED,
     **INDICES,
+    "aten.slice_scatter.default": joined_slices,
+    "aten.select_scatter.default": joined_elements,
     **NORMS,
     "aten.softshrink.default": softshrink,
     "aten.scaled_dot_product_attention.default": attention,

@@ -69,6 +69,9 @@ def _listed(paths: list[str]) -> str:
     return listed([f"output{path}" for path in paths], 6) or "nothing"
 
 
+NOTHING = "nothing was compared: neither side returned a value or changed a tensor"
+
+
 def details_of(
     ir: IR, outcome: Outcome, reference: ReferenceRun, rtol: float | None, atol: float | None
 ) -> tuple[Details, str]:
@@ -76,7 +79,7 @@ def details_of(
     details, problem = output_details(ir, outcome, reference.output, rtol, atol)
     details += _changes(ir, outcome, reference, len(details), rtol, atol)
     if not details and not problem:
-        problem = "nothing was compared: neither side returned a value or changed a tensor"
+        problem = NOTHING
     return details, problem
 
 

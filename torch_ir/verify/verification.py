@@ -22,7 +22,7 @@ from torch_ir.run.stored import loaded
 from torch_ir.run.tolerances import compare
 from torch_ir.run.weight_files import WeightSource, load_weights, weights_from
 from torch_ir.verify.block_report import detail_lines
-from torch_ir.verify.compare_runs import details_of, is_hidden, structure_problem, weight_problem
+from torch_ir.verify.compare_runs import NOTHING, details_of, is_hidden, structure_problem, weight_problem
 from torch_ir.verify.copies import copied
 from torch_ir.verify.divergence import Divergence
 from torch_ir.verify.further_inputs import BOTH_SIGNS, other_values, probes
@@ -307,6 +307,7 @@ class _Sides:
             num_outputs=len(details),
             output_details=details,
             error_message=problem or None,
+            trials=0 if problem == NOTHING else 1,
         )
 
 

@@ -253,6 +253,8 @@ class Counting:
         return Cost(*added(rows).amounts(), rows, functions, tuple(self.unknown))
 
     def node(self, node: OpNode, functions: Mapping[str, Cost]) -> Work:
+        if len(node.args) != len(node.inputs):
+            raise GraphError(f"{node!r} does not match the arguments of its operator, so its cost is unknown")
         bodies = [functions[name] for name in bodies_of(node) if name in functions]
         if bodies:
             return _of_bodies(node, bodies)
