@@ -136,7 +136,7 @@ WITHOUT = {
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 def test_faults_of_runtimes_are_avoided(name: str, backend: str, tmp_path: Path) -> None:
     """By another form of the same graph, also in a file; or the back end refuses it, and so does `to_onnx`."""
-    pytest.importorskip(backend, reason=f"{backend} is not installed")
+    need_backend(backend)
     function, x = FAULTS[name]
     ir = graph(function, x)
     if name in WITHOUT[backend]:
