@@ -21,7 +21,7 @@ class Limits:
     message_bytes: int = 1 << 28
     """Bytes of a protobuf message, which may take a hundred times that in memory."""
     values: int = 1 << 25
-    """Values in the text of a file: counted before parsing. Each takes up to 200 bytes of memory."""
+    """Values in the text of a file, counted before parsing; all that are parsed at once may take 24 bytes each."""
     blanks: int = 1 << 28
     """Whitespace characters of a text, also inside strings: counted before parsing."""
     depth: int = 100
