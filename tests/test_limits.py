@@ -23,11 +23,13 @@ from torch_ir import (
     save_protobuf,
     to_protobuf,
 )
+from torch_ir.errors import WeightLoadError
 from torch_ir.formats.message_memory import memory_of
 from torch_ir.formats.protobuf import _message_class
 from torch_ir.ir import Branch, Expr, Slot
 from torch_ir.ir.json.json_text import parse_document
 from torch_ir.ir.sizes.expressions import parse
+from torch_ir.run import load_weights
 
 READERS: list[Callable[[IR, Limits], IR]] = [
     lambda ir, limits: IR.from_json(ir.to_json(), limits),
@@ -213,6 +215,15 @@ def test_the_memory_of_a_text_is_counted_before_it_is_parsed(piece: bytes) -> No
     tracemalloc.stop()
     assert parsed
     assert memory < int(re.findall(r"up to (\d+) bytes", str(caught.value))[0]) + 4 * len(text) + 100_000
+
+
+def test_the_memory_of_the_header_of_a_checkpoint_is_counted(tmp_path: Path) -> None:
+    """A header may have 100 MB, which would take 3 GB as empty objects."""
+    header = b'{"__metadata__":[' + b"{}," * (8 << 20) + b"0]}"
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(WeightLoadError, match=r"takes up to \d+ bytes of memory"):
+        load_weights(path)
 
 
 def test_memory_counts_known_keys_once() -> None:

@@ -88,6 +88,8 @@ def parse_around_nodes(text: str, limits: Limits) -> tuple[dict[str, Any], list[
 def parse_json(text: str) -> Any:
     """Parse strict JSON that is not deeply nested, such as a piece of a node's line."""
     raw = text.encode()
+    if len(raw) > _PIECE:  # the header of a checkpoint, or an index of shards
+        _check_memory(raw, Limits())
     _check_depth(raw, _PIECE_DEPTH)
     return _parse(text, raw)
 
