@@ -2,8 +2,9 @@
 
 import json
 import re
+import tracemalloc
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,13 @@ from torch_ir import (
     save_protobuf,
     to_protobuf,
 )
+from torch_ir.errors import WeightLoadError
+from torch_ir.formats.message_memory import memory_of
+from torch_ir.formats.protobuf import _message_class
 from torch_ir.ir import Branch, Expr, Slot
+from torch_ir.ir.json.json_text import parse_document
 from torch_ir.ir.sizes.expressions import parse
+from torch_ir.run import load_weights
 
 READERS: list[Callable[[IR, Limits], IR]] = [
     lambda ir, limits: IR.from_json(ir.to_json(), limits),
@@ -189,3 +195,86 @@ def test_values_are_counted_before_they_are_made(read: Callable[[IR, Limits], IR
 def test_a_message_has_a_limit_of_its_own() -> None:
     with pytest.raises(SerializationError, match=r"bytes are more than 100; Limits\(message_bytes=...\) allows more"):
         from_protobuf(to_protobuf(everything()), Limits(message_bytes=100))
+
+
+@pytest.mark.parametrize(
+    "piece", [b'{"a":{"b":0}},', b"{},", b"[],", b"1.5,", b'"ab",'], ids=["objects", "{}", "[]", "numbers", "strings"]
+)
+def test_the_memory_of_a_text_is_counted_before_it_is_parsed(piece: bytes) -> None:
+    """A value that takes a few bytes of text takes up to 200 bytes of memory."""
+    text = f'{{"x": [{piece.decode() * 100_000}0]}}'
+    limits = Limits(values=text.count(",") + text.count("{") + text.count("["))
+    with pytest.raises(
+        SerializationError, match=r"takes up to \d+ bytes.*; Limits\(values=\.\.\.\) allows more"
+    ) as caught:
+        IR.from_json(text, limits)
+    assert (caught.value.rule, caught.value.path) == ("R2", "$")
+    tracemalloc.start()
+    parsed = parse_document(text, Limits())
+    memory = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert parsed
+    assert memory < int(re.findall(r"up to (\d+) bytes", str(caught.value))[0]) + 4 * len(text) + 100_000
+
+
+def test_the_memory_of_the_header_of_a_checkpoint_is_counted(tmp_path: Path) -> None:
+    """A header may have 100 MB, which would take 3 GB as empty objects."""
+    header = b'{"__metadata__":[' + b"{}," * (8 << 20) + b"0]}"
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(WeightLoadError, match=r"takes up to \d+ bytes of memory"):
+        load_weights(path)
+
+
+def test_memory_counts_known_keys_once() -> None:
+    """A text with other keys that end like them is counted in full."""
+    key = '{"name": 0},' * 1000
+    limits = Limits(values=12_000)
+    assert parse_document(f'{{"x": [{key}0]}}', limits)
+    with pytest.raises(SerializationError, match="bytes of memory"):
+        parse_document(f'{{"x": ["\\"", {key}0]}}', limits)
+
+
+def _message(*parts: tuple[int, bytes]) -> bytes:
+    """Bytes of a protobuf message: fields of a given number that have a length."""
+    return b"".join(bytes([number << 3 | 2]) + _varint(len(body)) + body for number, body in parts)
+
+
+def _varint(number: int) -> bytes:
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + _varint(number >> 7)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _message((7, b"")) * (1 << 20),
+        _message((3, _message((7, b"")) * (1 << 20))),
+        _message((3, _message((13, _message((7, b""), (8, b""), (13, b"")) * 1000)) * 100)),
+        _message((3, _message((10, b"")) * (1 << 21))),
+    ],
+    ids=["places", "nodes", "functions", "constraints"],
+)
+def test_the_memory_of_a_message_is_counted_before_it_is_parsed(data: bytes) -> None:
+    limits = Limits(message_bytes=len(data), values=100)
+    kind = _message_class("Model")
+    assert memory_of(kind, data, 1 << 40) > 10 * len(data)
+    assert memory_of(kind, data, 1000) < 2000
+    padding = _message((15, bytes(1 << 22)))  # a small message takes little memory, whatever it contains
+    with pytest.raises(SerializationError, match=r"bytes of memory or more; .*Limits\(message_bytes=...\) allows more"):
+        from_protobuf(data * 3 + padding, replace(limits, message_bytes=len(data) * 3 + len(padding)))
+
+
+def test_a_message_with_an_endless_number_is_not_counted_for_ever() -> None:
+    assert memory_of(_message_class("Model"), b"\xff" * (1 << 20), 1 << 40) < 100
+    graph = to_protobuf(everything())
+    assert len(graph) < memory_of(_message_class("Model"), graph, 1 << 40) < 100 * len(graph)
+    for length in range(len(graph)):
+        assert memory_of(_message_class("Model"), graph[:length], 1 << 40) >= 0
+
+
+@pytest.mark.parametrize("number", [8, 9, 10, 14, 16], ids=["mutations", "symbols", "constraints", "shared", "mesh"])
+def test_lists_of_a_message_are_counted_before_they_are_read(number: int) -> None:
+    body = b"".join(_varint(number << 3 | 2) + b"\0" for _ in range(11))
+    data = b"\x0a\x08torch-ir\x10\x01" + _message((3, body))
+    with pytest.raises(SerializationError, match=r"11 \w+ are more than 10; Limits\(tensors=...\) allows more"):
+        from_protobuf(data, Limits(tensors=10))

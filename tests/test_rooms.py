@@ -32,7 +32,7 @@ ROOMS = {
     "analysis": {"errors", "escaping", "ir", "ops", "processes"},
     "safety": {"errors", "ir", "ops", "analysis", "formats"},
     "run": {"errors", "ir", "ops", "processes", "analysis"},
-    "targets": {"errors", "escaping", "ir", "ops", "rewrite", "analysis", "formats", "passes", "run"},
+    "targets": {"errors", "escaping", "ir", "ops", "rewrite", "analysis", "formats", "passes", "run", "safety"},
     "verify": {"errors", "ir", "ops", "run"},
     "sharding": {"errors", "ir", "ops", "processes", "analysis", "run", "verify"},
     "pipeline": {"errors", "ir", "ops", "analysis", "run", "verify", "sharding"},

@@ -23,6 +23,7 @@ from torch_ir.ir import Device, Dtype, Expr, FunctionRef, Symbol
 from torch_ir.ir.regroup.functions import outline
 from torch_ir.ops.registry import unregister
 from torch_ir.safety import Report, deserialize_ir, examine
+from torch_ir.targets import to_mlir, to_onnx, to_python, to_stablehlo
 
 PEER = Path(__file__).parent / "data" / "peer"
 CATALOGUE = [
@@ -413,3 +414,23 @@ def test_dtypes_by_default_are_dtypes() -> None:
         made = TensorMeta("made", (3,), "int64")
         ir = IR([OpNode("made", "aten.randperm.default", [], [made], {**attrs, "dtype": dtype})], [], [made])
         assert validate_ir(ir)
+
+
+@pytest.mark.parametrize("stride", [0, 2])
+@pytest.mark.parametrize("name", ["net.mlir", "net.stablehlo.mlir", "net.py", "net.onnx"])
+def test_a_graph_of_a_file_is_validated_before_it_is_converted(name: str, stride: int, tmp_path: Path) -> None:
+    """No rule of these formats computes the shape of a pool: its declared one would be written."""
+    x, made = TensorMeta("x", (1, 2, 4, 4), "float32"), TensorMeta("pool", (1, 2, 3, 3), "float32")
+    attrs = {"kernel_size": [2, 2], "stride": [stride] * 2, "padding": [0, 0], "ceil_mode": False}
+    attrs |= {"count_include_pad": True, "divisor_override": None}
+    ir = IR([OpNode("pool", "aten.avg_pool2d.default", [x], [made], attrs, args=["self"])], [x], [made])
+    write = {".onnx": to_onnx, ".py": to_python}.get(Path(name).suffix, to_stablehlo if "stable" in name else to_mlir)
+    path = tmp_path / name
+    with pytest.raises(SerializationError, match=r"stride should not be zero|returns") as caught:
+        write(IR.from_json(ir.to_json()), path)
+    assert caught.value.rule == "R12"
+    assert not path.exists()
+    trusted = IR.from_json(ir.to_json())
+    trusted.limits = None
+    if name == "net.py":
+        assert to_python(trusted, path) == to_python(ir)

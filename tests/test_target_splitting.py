@@ -10,7 +10,9 @@ from torch.nn import functional as F
 
 import catalogue
 from tests.lowering import accepting, assert_joined, capture, graph_of, kinds
-from torch_ir import OpNode, Target, TensorMeta, extract_ir
+from torch_ir import IR, Limits, OpNode, Target, TensorMeta, extract_ir
+from torch_ir.errors import LimitError
+from torch_ir.ops import decompose
 from torch_ir.ops.schema import arguments, find_operator
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.torch_types import to_torch
@@ -117,3 +119,17 @@ def test_decompose_says_why_not_where_sizes_vary() -> None:
     (missing,) = Interpreter({"upsample_bicubic2d"}).lower(ir, decompose=True).missing
     assert "not split: its sizes vary, and its decomposition has constants that depend on them" in str(missing)
     assert Interpreter({"upsample_bicubic2d"}).lower(ir.specialize(batch=3), decompose=True).is_complete
+
+
+def test_nodes_of_a_file_are_split_in_a_child_process_and_within_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's rules may crash, and each part of a node may have parts; a graph of a program has no limit."""
+    npu = accepting("aten.sigmoid", "aten.mul", "aten.add")
+    ir = capture(Swish(), torch.ones(2, 3))
+    back = IR.from_json(ir.to_json())
+    expected = [layer.to_dict() for layer in npu.lower(ir, decompose=True)]
+    assert [layer.to_dict() for layer in npu.lower(back, decompose=True)] == expected  # it starts the child
+    monkeypatch.setattr(decompose, "decomposed", None)  # in this process
+    assert [layer.to_dict() for layer in npu.lower(back, decompose=True)] == expected
+    back.limits = Limits(derived_tensors=-1000)
+    with pytest.raises(LimitError, match="derived_tensors"):
+        npu.lower(back, decompose=True)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch_ir.errors import GraphError, SerializationError
 from torch_ir.formats.interned_tables import NewTables, Record, Tables
 from torch_ir.formats.value_message import Fields, kind_name, table, value_fields, value_record
 from torch_ir.ir import IR, Limits, OpNode, TensorMeta
-from torch_ir.ir.checks.limits import Counter
+from torch_ir.ir.checks.limits import Counter, allow_more
 from torch_ir.ir.graph.node import copy_value
 from torch_ir.ir.graph.tensor import Scope
 from torch_ir.ir.json.decode import Unmade
@@ -25,6 +25,7 @@ from torch_ir.ir.json.json_fields import allow_keys
 from torch_ir.ir.json.json_text import parse_document
 
 _SAME = ("model_name", "pytorch_version", "constraints", "shared_weights", "device", "fixed_layout")
+_LISTS = ("mutations", "symbols", "constraints", "shared_weights", "mesh", "modules")
 # all known keys: others would be lost
 _GRAPH = frozenset(
     (
@@ -110,6 +111,7 @@ class GraphReader:
     """Converts the graph of a model to a graph of the document, except its nodes, which are created directly."""
 
     def __init__(self, model: Any, limits: Limits) -> None:
+        _check_lengths(model, ("places",), limits, "$", "nodes")
         self._tables = Tables(model)
         self._used: set[int] = set()  # large operations
         self._limits = limits
@@ -125,6 +127,7 @@ class GraphReader:
             ("nodes", len(message.nodes)),
         ):
             self._counter.add(key, count, path)
+        _check_lengths(message, _LISTS, self._limits, path, "tensors")
         functions = table(((body.name, body) for body in message.functions), f"{path}.functions")
         record: Record = {
             "model_name": message.model_name,
@@ -240,6 +243,15 @@ class GraphReader:
         kind, (number, count) = next(item for item in references.items() if item[1][0] >= item[1][1])
         problem = f"unknown {kind} {number}; there are {count} before it"
         return SerializationError(problem, path, rule="R8", node=message.name)
+
+
+def _check_lengths(message: Any, names: Iterable[str], limits: Limits, path: str, limit: str) -> None:
+    """Refuse long lists before a record of each item, which may be two bytes in the file, is made."""
+    most = getattr(limits, limit)
+    for name in names:
+        if (count := len(getattr(message, name))) > most:
+            problem = f"{count} {name} are more than {most}"
+            raise SerializationError(problem, f"{path}.{name}", rule="R2", hint=allow_more(limit))
 
 
 def _symbol_record(message: Any) -> Record:

@@ -16,6 +16,7 @@ from torch_ir.formats.descriptors import message_class
 from torch_ir.formats.graph_message import GraphReader, write_graph
 from torch_ir.formats.interned_tables import NewTables
 from torch_ir.formats.lowered_message import lowered_fields, lowered_record
+from torch_ir.formats.message_memory import memory_of
 from torch_ir.ir import IR, Limits
 from torch_ir.ir.checks.limits import allow_more
 from torch_ir.ir.files.atomic_write import write_bytes
@@ -27,6 +28,8 @@ from torch_ir.ir.json.json_text import read_bytes
 
 _DIGEST_FIELD = b"\x7a\x20"  # start of the last field: number 15, 32 bytes
 _DIGEST_LENGTH = len(_DIGEST_FIELD) + 32
+_MEMORY = 5  # times the bytes that a message may have
+_SMALL = 1 << 22  # bytes of a message that takes less than a gigabyte of memory, whatever it contains
 _LOWERED_FORMAT = "torch-ir-lowered"
 _LOWERED_VERSION = 1
 
@@ -114,6 +117,7 @@ def _read(kind: str, file_format: str, data: bytes, limits: Limits) -> Any:
     for name in ("file_bytes", "message_bytes"):
         if len(data) > (limit := getattr(limits, name)):
             raise SerializationError(f"{len(data)} bytes are more than {limit}", rule="R2", hint=allow_more(name))
+    _check_memory(kind, data, limits.message_bytes * _MEMORY)
     message = _parse(kind, data)
     if message.format != file_format:
         raise SerializationError(f"format is {message.format!r:.60}, not {file_format!r}", "$.format", rule="R4")
@@ -123,6 +127,13 @@ def _read(kind: str, file_format: str, data: bytes, limits: Limits) -> Any:
     if message.sha256 and data[-_DIGEST_LENGTH:] != _digest(data[:-_DIGEST_LENGTH]):
         raise SerializationError("digest mismatch: the file was modified after it was saved", "$.sha256", rule="R17")
     return message
+
+
+def _check_memory(kind: str, data: bytes, most: int) -> None:
+    """Refuse a message that takes too much memory once parsed, unless it is small."""
+    if len(data) > _SMALL and (memory := memory_of(_message_class(kind), data, most)) > most:
+        message = f"parsing takes {memory} bytes of memory or more; the limit is {most}"
+        raise SerializationError(message, "$", rule="R2", hint=allow_more("message_bytes"))
 
 
 def _parse(kind: str, data: bytes) -> Any:

@@ -51,6 +51,12 @@ def validate_ir(ir: IR, limits: Limits = Limits(), *, trusted: bool = False) -> 
     return True
 
 
+def validate_file(ir: IR) -> None:
+    """Validate a graph if it was read from a file, before something else is made of it; a trusted one is not."""
+    if ir.limits is not None:
+        validate_ir(ir, ir.limits)
+
+
 def refuse(errors: Iterator[SerializationError], report: Report) -> None:
     """Raise the first of the errors; without any, warn about operators that another version of torch changed."""
     for error in errors:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from torch_ir.errors import RegistryError
 from torch_ir.ir import IR
+from torch_ir.ir.checks.work import working
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.rewrite import Pattern
 from torch_ir.targets.handlers import (
@@ -111,13 +112,11 @@ class Target:
         require_graph(ir, f"{self.name}.lower")
         for key in self._keys:
             check_key(key, self.name)
-        lowering = Lowering(self, ir)
         if decompose:
             from torch_ir.targets.splitting import Splitter  # needs torch
-
-            lowered = lowering.run(Splitter(lowering.ir))
-        else:
-            lowered = lowering.run()
+        lowering = Lowering(self, ir)
+        with working(ir):
+            lowered = lowering.run(Splitter(lowering.ir) if decompose else None)
         if lowered.missing:
             used = {node.op_type for node in ir.all_nodes()}
             check_unused(self._keys, used, [row.op_type for row in lowered.missing], self.name)

@@ -26,8 +26,10 @@ def to_mlir(ir: IR, path: str | os.PathLike[str] | None = None, *, functions: st
     blocks, with `functions="all"` also fused operators, with `"none"` neither. Other calls are inlined.
     """
     require_graph(ir, "to_mlir")
+    from torch_ir.safety.validate import validate_file
     from torch_ir.targets.mlir.mlir_module import write_module
 
+    validate_file(ir)
     text = write_module(without_stacks(ir), functions)
     if path is not None:
         write_text(path, text)

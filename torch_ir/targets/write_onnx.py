@@ -61,10 +61,12 @@ def to_onnx(
     if opset not in _OPSETS:
         raise ConversionError(f"unsupported opset {opset!r:.20}; expected {_OPSETS[0]} to {_OPSETS[-1]}")
     from torch_ir.ops.neutral_state import NeutralState
+    from torch_ir.safety.validate import validate_file
     from torch_ir.targets.onnx.model import onnx_model, settle_weights, weights_of
     from torch_ir.targets.onnx.onnx_weights import save, save_with
     from torch_ir.targets.unchecked_guards import without_guards
 
+    validate_file(ir)
     ir = without_guards(ir, "ONNX")
     with NeutralState(new_on_cpu=True):
         if weights is None:

@@ -24,8 +24,10 @@ def to_python(ir: IR, path: str | os.PathLike[str] | None = None) -> str:
     the text. Of a graph's texts, only numbers, quoted strings and sanitised names enter the code.
     """
     require_graph(ir, "to_python")
+    from torch_ir.safety.validate import validate_file
     from torch_ir.targets.python.python_module import write_source
 
+    validate_file(ir)
     target = None if path is None else real_target(path)
     text, side = write_source(without_stacks(ir), None if target is None or is_stream(target) else target)
     if target is not None:

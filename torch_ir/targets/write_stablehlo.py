@@ -30,8 +30,10 @@ def to_stablehlo(ir: IR, path: str | os.PathLike[str] | None = None, *, function
     blocks, with `functions="all"` also fused operators, with `"none"` neither. Other calls are inlined.
     """
     require_graph(ir, "to_stablehlo")
+    from torch_ir.safety.validate import validate_file
     from torch_ir.targets.stablehlo.stablehlo_module import write_module
 
+    validate_file(ir)
     module = write_module(ir, functions)
     if path is not None:
         write_text(path, module.text)

@@ -19,9 +19,9 @@ class Limits:
     file_bytes: int = 1 << 30
     """Bytes of a file, and of its side file: checked before reading."""
     message_bytes: int = 1 << 28
-    """Bytes of a protobuf message, which may take a hundred times that in memory."""
+    """Bytes of a protobuf message, which may take five times that in memory: counted before parsing."""
     values: int = 1 << 25
-    """Values in the text of a file: counted before parsing. Each takes up to 200 bytes of memory."""
+    """Values in the text of a file, counted before parsing; all that are parsed at once may take 24 bytes each."""
     blanks: int = 1 << 28
     """Whitespace characters of a text, also inside strings: counted before parsing."""
     depth: int = 100

@@ -24,6 +24,10 @@ _NEITHER_QUOTE_NOR_BRACKET = bytes(set(range(256)) - set(b'"[]{}'))
 _BLANKS = (b" ", b"\n", b"\t", b"\r")
 _PIECE = 1 << 20  # bytes
 _LONGEST_SIGN = 32  # bytes that identify a large number
+_MEMORY = {b",": 40, b'"': 24, b"[": 96, b"{": 96, b":": 216}  # bytes that the parser allocates for each, at most
+_KEYS = b"name shape dtype kind op_type inputs outputs producer_node producer_output_idx attrs args module".split()
+_KNOWN_KEY = 208  # bytes that it allocates less for a key that it has seen
+_VALUE_BYTES = 24  # limit on the average of these bytes over all values that `Limits.values` allows
 _ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode  # nothing here is circular
 
@@ -52,6 +56,7 @@ def parse_document(text: str, limits: Limits = Limits()) -> dict[str, Any]:
     """Parse the document in `text`; raise SerializationError if it is invalid."""
     raw, digest = _encode(text)
     check_count(raw, limits)
+    _check_memory(raw, limits)
     _check_depth(raw, limits.depth)
     document = _parse(text, raw, None if digest is None else digest.start)
     if not isinstance(document, dict):
@@ -71,6 +76,7 @@ def parse_around_nodes(text: str, limits: Limits) -> tuple[dict[str, Any], list[
     check_count(raw, limits)
     around = f'{text[:start]}\n"nodes": "lines"{text[end + 2 :]}'
     encoded = around.encode()
+    _check_memory(encoded, limits)
     _check_depth(encoded, limits.depth)
     document = _parse(around, encoded)
     if not isinstance(document, dict) or document.pop("nodes", None) != "lines":
@@ -82,6 +88,8 @@ def parse_around_nodes(text: str, limits: Limits) -> tuple[dict[str, Any], list[
 def parse_json(text: str) -> Any:
     """Parse strict JSON that is not deeply nested, such as a piece of a node's line."""
     raw = text.encode()
+    if len(raw) > _PIECE:  # the header of a checkpoint, or an index of shards
+        _check_memory(raw, Limits())
     _check_depth(raw, _PIECE_DEPTH)
     return _parse(text, raw)
 
@@ -129,6 +137,16 @@ def check_count(raw: bytes, limits: Limits) -> None:
     counter = Counter(limits)
     counter.add("values", raw.count(b",") + raw.count(b"[") + raw.count(b"{"), "$")
     counter.add("blanks", sum(map(raw.count, _BLANKS)), "$")
+
+
+def _check_memory(raw: bytes, limits: Limits) -> None:
+    """Refuse a text whose values may take too much memory once parsed; signs in strings count, too."""
+    memory, limit = sum(raw.count(sign) * size for sign, size in _MEMORY.items()), limits.values * _VALUE_BYTES
+    if memory > limit and b"\\" not in raw:  # otherwise these may be the ends of other keys
+        memory -= sum(raw.count(b'"%s":' % key) for key in _KEYS) * _KNOWN_KEY
+    if memory > limit:
+        message = f"parsing takes up to {memory} bytes of memory, more than {limit}"
+        raise SerializationError(message, "$", rule="R2", hint=allow_more("values"))
 
 
 def _check_depth(raw: bytes, limit: int) -> None:
