@@ -174,11 +174,11 @@ def _recorded(
     assembly = Assembly(model, recorder)
     run = recorder.tape.run
     copies = no_op_copies(recorder.version)
-    surroundings = _as_in_eager_mode() if recorder.with_gradients else _as_when_exported()
-    runs = Runs(assembly)
+    surroundings = _as_in_eager_mode if recorder.with_gradients else _as_when_exported
+    runs = Runs(assembly, surroundings)
     again = partial(runs.frozen, model) if recorder.can_repeat else None
-    with running(run), surroundings as lines, copies as no_ops, left_as_it_was(model, again=again):
-        with _as_ghosts(assembly) as runs.places:
+    with running(run), left_as_it_was(model, again=again):
+        with _as_ghosts(assembly) as runs.places, surroundings() as lines, copies as no_ops:
             given = assembly.given(tuple(args), kwargs)
             try:
                 runs.returned = returned = recorder.run(*given)

@@ -6,8 +6,8 @@ and draws. A number belongs to a memory, so that a write changes it for every vi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -29,10 +29,10 @@ _MOST_ELEMENTS = 4096  # of a constant that is identified by its values
 class Runs:
     """The runs of a model on one tape: the first, of which the graph is made, and another to compare with it."""
 
-    def __init__(self, assembly: Assembly) -> None:
+    def __init__(self, assembly: Assembly, surroundings: Callable[[], AbstractContextManager[Any]]) -> None:
         self.returned: Any = None  # by the first run
         self.places: Sequence[Place] = ()  # of weights, with the ghosts that stand in for them
-        self._assembly = assembly
+        self._assembly, self._surroundings = assembly, surroundings
 
     def frozen(self, model: nn.Module, state: PythonState, names: Iterable[str]) -> Frozen:
         """Run the model once more, on the state that the first run left; return the state on which that depends."""
@@ -51,7 +51,7 @@ class Runs:
         def run() -> Any:
             start = len(tape.steps)
             inputs, given = self._assembly.given_again()
-            with _replaced(self.places):
+            with _replaced(self.places), self._surroundings():
                 returned = recorder.run(*given)
             if tape.run.refusal is not None:
                 raise tape.run.refusal
