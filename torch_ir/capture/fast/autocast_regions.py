@@ -62,8 +62,8 @@ class AutocastRegions:
                 region = partial(torch.autocast, *place[1:], cache_enabled=False)
                 if place not in self._known:
                     with outside_modes():
-                        fakes = pytree.tree_map_only(torch.Tensor, self._fake, (tuple(args), dict(kwargs)))
-                        self._known[place] = casts_inside(func, *fakes, region)
+                        given, words = pytree.tree_map_only(torch.Tensor, self._fake, (tuple(args), dict(kwargs)))
+                        self._known[place] = casts_inside(func, given, words, region)
                 if self._known[place]:
                     with recorder, region():
                         return call_kernel(func, DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
