@@ -42,6 +42,8 @@ class AutocastRegions:
                 yield
         finally:
             torch.set_autocast_cache_enabled(is_caching)
+            for device in self.devices:  # after an error in `__enter__`
+                torch.set_autocast_enabled(device, False)
 
     def _set(self, original: Callable[..., Any], *args: Any) -> None:
         original(*args)
