@@ -40,8 +40,9 @@ TOP = """# Which models are captured fast
 [Fast capture](fast-capture.md) returns a graph that is byte-identical to that of `torch.export`, or falls back to
 `torch.export`. Where forward may change Python state, the capture then
 [runs the model again](fast-capture.md#models-that-run-again); the column *graph* says so. The table lists every
-architecture of `tests/architectures`, each as a tiny model with random weights. `python -m benchmarks.architectures --write`
-writes this page; an architecture without times was not timed since its capture changed.
+architecture of `tests/architectures`, each as a tiny model with random weights.
+`python -m benchmarks.architectures --write` writes this page; an architecture without times was not timed since its
+capture changed.
 """
 
 
