@@ -19,7 +19,10 @@ from torch import Tensor, nn
 
 from tests.proof import line_of, module
 from torch_ir import CaptureWarning, IRExecutor, extract_ir
+from torch_ir.capture.fast.fast_recording import record_fast
+from torch_ir.capture.fast.shape_tensors import NotCoveredError
 from torch_ir.capture.state import frozen_state
+from torch_ir.capture.state.side_effects import observed_changes
 
 X = torch.arange(12.0).reshape(3, 4)
 roads = pytest.mark.parametrize("capture", ["auto", "export", "record"])
@@ -447,3 +450,15 @@ def test_the_second_run_is_recorded_like_the_first(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         extract_ir(made().eval(), (torch.ones(2, 3),), strict=False, dynamic_shapes=sizes)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_a_run_that_fails_is_not_repeated(error: type[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
+    def failing(self: Any, x: Tensor) -> Tensor:
+        print("runs")
+        self.held = x
+        raise error
+
+    with pytest.raises((KeyboardInterrupt, NotCoveredError)), observed_changes():
+        record_fast(module(failing, held=None), (X,), {})
+    assert capsys.readouterr().out == "runs\n"

@@ -68,15 +68,17 @@ def left_as_it_was(
         read.append(name)
         return original(*args, **kwargs)
 
+    has_ended = False
     try:
         # named in much code that forward may reach, and rarely called
         with all_intercepted({(builtins, name): partial(call, name) for name in state.reading}):
             yield state
+        has_ended = True
     finally:
         changed = state.changed()
         note(changed)
         observed = _observed.get()
-        if again is not None and observed is not None and observed.is_suspect:
+        if has_ended and again is not None and observed is not None and observed.is_suspect:
             with suppress(Exception):  # a model that cannot run twice on tensors without values
                 observed.frozen = again(state, observed.names)
             changed = state.changed()
