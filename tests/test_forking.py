@@ -131,10 +131,13 @@ def test_what_is_read_at_the_start_makes_it_start_by_itself(tmp_path: Path, prog
     assert program.ended() == 0
 
 
-def test_variables_that_torch_sets_in_a_worker_do_not_matter(tmp_path: Path, programs: Path) -> None:
-    """Inductor sets one with its first kernel, and torch one on a GPU; later programs of that worker are forked too."""
+def test_variables_that_libraries_set_in_a_worker_do_not_matter(tmp_path: Path, programs: Path) -> None:
+    """Inductor sets one with its first kernel, torch one on a GPU, JAX two: later programs of that worker are forked."""
     code = "tell('torch' in sys.modules)"
-    variables = {"_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR": "7", "CUDA_MODULE_LOADING": "LAZY"}
+    variables = {
+        "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR": "7", "CUDA_MODULE_LOADING": "LAZY",
+        "TF_CPP_MIN_LOG_LEVEL": "1", "TPU_SKIP_MDS_QUERY": "1",
+    }  # fmt: skip
     program = Program(programs, tmp_path, code, env=_with(**variables))
     assert program.ended() == 0
     assert program.told() == [True]
