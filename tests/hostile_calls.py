@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
+import torch
 from torch._ops import OpOverload
 
 from torch_ir.ir import IR, Device, Dtype, Layout, MemoryFormat, OpNode, TensorMeta

@@ -132,7 +132,7 @@ def test_what_is_read_at_the_start_makes_it_start_by_itself(tmp_path: Path, prog
 
 
 def test_variables_that_libraries_set_in_a_worker_do_not_matter(tmp_path: Path, programs: Path) -> None:
-    """Inductor sets one with its first kernel, torch one on a GPU, JAX two: later programs of that worker are forked."""
+    """Inductor sets one with its first kernel, torch one on a GPU, JAX two: later programs of that worker fork."""
     code = "tell('torch' in sys.modules)"
     variables = {
         "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR": "7", "CUDA_MODULE_LOADING": "LAZY",
