@@ -16,7 +16,6 @@ CASES: dict[str, Callable[[], Case]] = {}
 # Models that the fast recorder leaves to torch.export, and why.
 NOT_FAST = {
     "buffer_assigned": "forward replaces a parameter or buffer",
-    "statistics": "updates running statistics",
     "shared_nested_call": "a shared module with the paths a, b",
     "shared_by_index": "a shared module with the paths layers.0, layers.2",
     "shared_block": "a shared module with the paths a, b",

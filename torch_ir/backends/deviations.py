@@ -8,7 +8,7 @@ The condition is a conjunction over a closed vocabulary:
   at_least  an attribute is a number of at least this: {"at_least": {"padding_idx": 0}}
   at_most   an attribute is a number of at most this: {"at_most": {"scale": 0}}
   dtype     an input or output has one of these dtypes: {"dtype": ["float64"]}
-  filled    the first input is a tensor with one value, such as zeros: {"filled": true}
+  filled    the first input has one value, such as zeros, and is not the only tensor of its kind: {"filled": true}
   given     these optional tensors are present: {"given": ["attn_mask"]}
   overlaps  what is written into the first input is a part of it: {"overlaps": true}
   rank      an input has this many dimensions: {"rank": 0}
@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -53,12 +54,15 @@ class Row:
     reason: str
     version: str
 
-    def matches(self, node: OpNode, *, in_body: bool = False) -> bool:
+    def matches(self, node: OpNode, *, in_body: bool = False, filled: Collection[OpNode] = ()) -> bool:
         """Whether the condition holds for a node; `values` is ignored, as a graph has none.
 
-        In the body of an operator such as `cond`, an input may be a view that is made outside.
+        In the body of an operator such as `cond`, an input may be a view that is made outside. `filled` are the nodes
+        of the graph that fill a tensor that is not the only one of its kind.
         """
         if self.operator not in ("*", node.op_type):
+            return False
+        if "filled" in self.when and self.when["filled"] != _is_filled(node, filled):
             return False
         if "storage" in self.when and self.when["storage"] != counts_in_a_storage(node, in_body=in_body):
             return False
@@ -101,10 +105,16 @@ def _overlaps(node: OpNode) -> bool:
     return not set(_sources(node.inputs[0])).isdisjoint(_sources(node.inputs[-1]))
 
 
-def _is_filled(node: OpNode) -> bool:
-    """Whether a node writes into a tensor with one value, made by an operator that reads no values."""
-    names = (one.producer.op_type for one in _sources(node.inputs[0]) if one.producer is not None)
-    return any(name.startswith(_FILLS) or "_like." in name for name in names)
+def _is_filled(node: OpNode, filled: Collection[OpNode]) -> bool:
+    """Whether a node writes into a tensor that one of these nodes fills, or into a function of it."""
+    return any(one.producer in filled for one in _sources(node.inputs[0]))
+
+
+def _filled_twice(nodes: Iterable[OpNode]) -> set[OpNode]:
+    """Return the nodes that fill a tensor with one value, if there is another of its size, or two nodes read it."""
+    fills = [node for node in nodes if node.op_type.startswith(_FILLS) or "_like." in node.op_type]
+    forms = Counter((out.shape, out.dtype) for node in fills for out in node.outputs)
+    return {node for node in fills for out in node.outputs if forms[out.shape, out.dtype] + len(out.consumers) > 2}
 
 
 _TESTS: dict[str, Callable[[OpNode, Any], bool]] = {
@@ -112,7 +122,7 @@ _TESTS: dict[str, Callable[[OpNode, Any], bool]] = {
     "at_least": partial(_compares, operator.ge),
     "at_most": partial(_compares, operator.le),
     "dtype": lambda node, wanted: any(tensor.dtype in wanted for tensor in (*node.inputs, *node.outputs)),
-    "filled": lambda node, wanted: wanted == _is_filled(node),
+    "filled": lambda node, wanted: True,  # tested by `matches`
     "given": lambda node, wanted: set(wanted) <= set(node.args),
     "overlaps": lambda node, wanted: wanted == _overlaps(node),
     "rank": lambda node, wanted: any(len(tensor.shape) == wanted for tensor in node.inputs),
@@ -142,8 +152,11 @@ def refused_nodes(ir: IR, backend: str) -> list[tuple[OpNode, str]]:
         return []
     flat = with_calls_inline(ir)
     nodes = [(node, graph is not flat) for graph in flat.all_graphs() for node in graph.nodes]
-    found = ((node, next((row for row in relevant if row.matches(node, in_body=inner)), None)) for node, inner in nodes)
-    return [(node, row.reason) for node, row in found if row is not None]
+    filled = _filled_twice(node for node, _ in nodes)
+    found = (
+        (node, [row for row in relevant if row.matches(node, in_body=inner, filled=filled)]) for node, inner in nodes
+    )
+    return [(node, matching[0].reason) for node, matching in found if matching]
 
 
 def may_deviate(ir: IR, backend: str) -> bool:
