@@ -165,13 +165,25 @@ class _Search:
         if not level:
             return
         self.note_new()
+        holders = self._new_holders(level)
         for _ in range(_LEVELS):
             self._held += level
             self._seen.update(map(id, level))
-            new = [holder for holder in self._holders(level, self._young()) if self._is_new(holder)]
-            level = list({id(holder): holder for holder in new}.values())
+            found = [holder for each in level for holder in holders.get(id(each), ()) if id(holder) not in self._seen]
+            level = list({id(holder): holder for holder in found}.values())
+            found.clear()
         level.clear()
+        holders.clear()
         self._drop_unreachable()
+
+    def _new_holders(self, level: list[Any]) -> dict[int, list[Any]]:
+        """Return the new objects that refer to each object, by its identity."""
+        found: dict[int, list[Any]] = {}
+        for holder in filter(self._is_new, self._young()):
+            if holder is not level and not isinstance(holder, _OURS):
+                for referent in gc.get_referents(holder):
+                    found.setdefault(id(referent), []).append(holder)
+        return found
 
     def _drop_unreachable(self) -> None:
         """Drop objects to which only new objects refer: searching all of the process would find no other holder."""
@@ -203,24 +215,23 @@ class _Search:
         """Return the new objects, and others of their generations."""
         return gc.get_objects() if self.is_mixed else gc.get_objects(generation=0) + gc.get_objects(generation=1)
 
-    def _holders(self, objects: list[Any], among: list[Any] | None = None) -> list[Any]:
+    def _holders(self, objects: list[Any]) -> list[Any]:
         """Return the objects that refer to others, without those of the search itself and those already found."""
         return [
             holder
-            for holder in self._referrers(objects, among)
+            for holder in self._referrers(objects)
             if holder is not objects and id(holder) not in self._seen and not isinstance(holder, _OURS)
         ]
 
-    def _referrers(self, objects: Sequence[Any], among: list[Any] | None = None) -> list[Any]:
-        """Return the objects, of some or of all, that refer to others; empty once the limit of scans is reached."""
+    def _referrers(self, objects: Sequence[Any]) -> list[Any]:
+        """Return the objects that refer to others; empty once the limit of scans is reached."""
         if not objects or not self._looks:
             return []
         self._looks -= 1
-        if among is None and len(objects) <= _FEW:
+        if len(objects) <= _FEW:
             return gc.get_referrers(*objects)
         wanted = set(map(id, objects))
-        searched = gc.get_objects() if among is None else among
-        return [holder for holder in searched if not wanted.isdisjoint(map(id, gc.get_referents(holder)))]
+        return [holder for holder in gc.get_objects() if not wanted.isdisjoint(map(id, gc.get_referents(holder)))]
 
     def _is_reached_by_user(self, holder: Any) -> bool:
         """Whether the user's code refers to an object, and not only torch, whose caches must not be changed."""
