@@ -72,14 +72,14 @@ class Tensors:
                 _let_go(mode)
         return any(ref() is not None for ref in self._tokens) or bool(self.others())
 
-    def alive(self) -> list[torch.Tensor]:
-        """Return the tensors that are alive; scans all objects of the process if there may be any."""
+    def alive(self, among: list[Any]) -> list[torch.Tensor]:
+        """Return the tensors that are alive among some objects."""
         tokens = [(name, token) for name, ref in zip(self._attributes, self._tokens, strict=True) if (token := ref())]
         found = list(self.others())
         if tokens:
             found += [
                 tensor
-                for tensor in all_tensors()
+                for tensor in tensors_among(among)
                 if type(tensor) in _BLANK and any(getattr(tensor, name, None) is token for name, token in tokens)
             ]
         return found
@@ -94,7 +94,11 @@ def _let_go(mode: FakeTensorMode) -> None:
 
 def all_tensors() -> list[torch.Tensor]:
     """Return every tensor of the process, except those that the user has frozen by `gc.freeze`."""
-    objects = gc.get_objects()  # often millions, so the loops run in C
+    return tensors_among(gc.get_objects())
+
+
+def tensors_among(objects: list[Any]) -> list[torch.Tensor]:
+    """Return the tensors among objects, of which there are often millions, so that the loops run in C."""
     kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.Tensor)}
     return list(itertools.compress(objects, map(kinds.__contains__, map(type, objects))))
 
@@ -120,7 +124,7 @@ def contained(model: nn.Module) -> Iterator[Tensors]:
                     search.note_new()
                     search.is_mixed = _collections() != collections  # forward has moved some to older generations
                     gc.collect(2 if search.is_mixed else 0)
-                    search.restore(tensors.alive())
+                    search.restore(tensors.alive(search.young()))
                 if not has_failed:  # until an error is handled, it holds tensors
                     search.climb()
     finally:
@@ -179,7 +183,7 @@ class _Search:
     def _new_holders(self, level: list[Any]) -> dict[int, list[Any]]:
         """Return the new objects that refer to each object, by its identity."""
         found: dict[int, list[Any]] = {}
-        for holder in filter(self._is_new, self._young()):
+        for holder in filter(self._is_new, self.young()):
             if holder is not level and not isinstance(holder, _OURS):
                 for referent in gc.get_referents(holder):
                     found.setdefault(id(referent), []).append(holder)
@@ -190,7 +194,7 @@ class _Search:
         if not self._held:
             return
         wanted = set(map(id, self._held))
-        new = filter(self._is_new, self._young())
+        new = filter(self._is_new, self.young())
         known = Counter(filter(wanted.__contains__, map(id, itertools.chain.from_iterable(map(gc.get_referents, new)))))
         alone = next(map(sys.getrefcount, [object()]))  # of an object to which one list refers
         counts = list(map(sys.getrefcount, self._held))
@@ -211,7 +215,7 @@ class _Search:
     def _is_new(self, holder: Any) -> bool:
         return id(holder) in self._born and not self._before.has(holder) and not isinstance(holder, LRU_CACHE)
 
-    def _young(self) -> list[Any]:
+    def young(self) -> list[Any]:
         """Return the new objects, and others of their generations."""
         return gc.get_objects() if self.is_mixed else gc.get_objects(generation=0) + gc.get_objects(generation=1)
 
