@@ -5,36 +5,55 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
 from torch import nn
 
+from torch_ir.capture.data_branches.decision_paths import Path
+from torch_ir.capture.data_branches.explore_ways import explored
 from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.export.untraceable import refuse_scripted
 from torch_ir.capture.fast.fast_recording import record_fast
-from torch_ir.capture.fast.shape_tensors import NotCoveredError
-from torch_ir.errors import CaptureWarning, TorchIRError
+from torch_ir.capture.fast.shape_tensors import ForwardRaisedError
+from torch_ir.capture.state.shared_memory import refuse_shared_memory
+from torch_ir.errors import CaptureWarning, ExportError, TorchIRError
 from torch_ir.ir import IR
 
 _log = logging.getLogger("torch_ir.capture")
 
 
 def quickly(
-    model: nn.Module, call: Call, otherwise: Callable[[], IR], check: Callable[[], IR] | None = None, **options: Any
+    model: nn.Module,
+    call: Call,
+    otherwise: Callable[[], IR],
+    check: Callable[[], IR] | None = None,
+    ways: int = 1,
+    **options: Any,
 ) -> IR:
     """Return the fast recording if it covers the model, else `otherwise()`; with a check, only if both graphs agree.
 
-    `options` are those of `record_fast`.
+    `ways` is the largest number of paths through the model's branches on data, `options` are those of `record_fast`.
     """
-    refuse_scripted(model)
     try:
-        quick = record_fast(model, *call, **options)
-    except NotCoveredError as reason:
+        refuse_scripted(model)
+        quick = explored(partial(_recorded, model, call, options), ways)
+        refuse_shared_memory(model, quick)
+    except TorchIRError as reason:
         text = str(reason)
         _log.info("%s is not recorded fast: %s", type(model).__name__, text, extra={"fallback": text})
         return otherwise()
     return quick if check is None else _checked(quick, check)
+
+
+def _recorded(model: nn.Module, call: Call, options: dict[str, Any], path: Path) -> IR:
+    try:
+        return record_fast(model, *call, path=path, **options)
+    except ForwardRaisedError as error:
+        if path.is_hypothetical:  # the example inputs need not take this path
+            raise ExportError(str(error), cause=error.cause) from error
+        raise
 
 
 def _checked(quick: IR, check: Callable[[], IR]) -> IR:

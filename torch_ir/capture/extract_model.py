@@ -88,7 +88,7 @@ def extract_ir(
         refuse_overlapping_writes(ir)
     ir.model_name = type(model).__name__ if model_name is None else model_name
     warn_of_lost_values(ir)
-    guard_class_questions(model, call, ir, capture)
+    guard_class_questions(model, call, ir)
     warn_of_gaps(ir)
     warn_of_shared_inputs(ir, call)
     if constant := fixed_sizes(ir, model, call, dynamic_shapes):

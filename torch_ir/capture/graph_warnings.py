@@ -8,10 +8,9 @@ from torch import nn
 
 from torch_ir.capture.example_inputs import shared_inputs
 from torch_ir.capture.export.dynamic import Call
-from torch_ir.capture.export.fake_weights import has_no_values
 from torch_ir.capture.state.class_questions import class_questions
 from torch_ir.capture.state.input_questions import guard_inputs, questions_of_all
-from torch_ir.capture.steps import RECORDING, STRICTLY
+from torch_ir.capture.steps import STRICTLY
 from torch_ir.errors import CaptureWarning, listed
 from torch_ir.ir import IR
 from torch_ir.ops.effects import is_opaque
@@ -55,17 +54,16 @@ def warn_of_shared_inputs(ir: IR, call: Call) -> None:
         )
 
 
-def guard_class_questions(model: nn.Module, call: Call, ir: IR, capture: str) -> None:
+def guard_class_questions(model: nn.Module, call: Call, ir: IR) -> None:
     """Guard the inputs of a forward that reads `type(tensor)`; warn, unless the capture returns what eager does.
 
-    A recording of real values does, and so does the strict mode of torch.export, which interprets the bytecode.
+    The strict mode of torch.export does, which interprets the bytecode.
     """
     lines = class_questions(model)
     if not lines:
         return
     guard_inputs(ir, questions_of_all(call, (IS_PARAMETER,), lines[0]))
-    step = ir.extensions.get("captured_by", RECORDING if capture == "record" else "")
-    if step == STRICTLY or (step == RECORDING and not has_no_values(model, call)):
+    if ir.extensions.get("captured_by") == STRICTLY:
         return
     text = f"forward reads the class of a tensor at {', '.join(lines[:4])}; type() returns another in a capture "
     warnings.warn(f"{text}without values: use isinstance there", CaptureWarning, stacklevel=3)

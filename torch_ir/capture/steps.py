@@ -15,7 +15,6 @@ from torch import nn
 from torch_ir.capture.crosscheck import quickly
 from torch_ir.capture.data_branches.decision_paths import Path
 from torch_ir.capture.export.dynamic import Call
-from torch_ir.capture.export.fake_weights import has_no_values
 from torch_ir.capture.export.untraceable import refuse_scripted
 from torch_ir.capture.fast.fast_recording import record_fast
 from torch_ir.capture.fast.shape_tensors import NotCoveredError
@@ -69,7 +68,8 @@ def by_torch_export(request: Request) -> IR:
     """Capture by a fast recording, which gives the same graph, or by `torch.export`."""
     if request.is_fast:
         exactly = partial(_exactly, request)
-        return quickly(request.model, request.call, exactly, _check(request), dynamic_shapes=request.dynamic_shapes)
+        options = {"ways": request.ways, "dynamic_shapes": request.dynamic_shapes}
+        return quickly(request.model, request.call, exactly, _check(request), **options)
     return _exactly(request)
 
 
@@ -100,14 +100,15 @@ def by_strict_torch_export(request: Request) -> IR:
 
 def by_recording(request: Request) -> IR:
     """Record one run of the model in ordinary Python, or one for each outcome of its branches on data."""
-    model, call = request.model, request.call
     recording = partial(_recorded, request)
-    if request.with_gradients:
-        return quickly(model, call, recording, with_gradients=True) if request.is_fast else recording()
-    if request.capture != "record" or not request.is_fast or not has_no_values(model, call):
+    if not request.is_fast:
         return recording()
-    with_functions = not (request.in_blocks or request.crosscheck)
-    return quickly(model, call, recording, _check(request), with_functions=with_functions)
+    options: dict[str, Any] = {"ways": request.ways, "with_gradients": request.with_gradients}
+    if not request.with_gradients:
+        options["may_specialise"] = True
+        options["with_functions"] = request.capture == "record" and not (request.in_blocks or request.crosscheck)
+    check = None if request.with_gradients else _check(request)
+    return quickly(request.model, request.call, recording, check, **options)
 
 
 def _recorded(request: Request) -> IR:

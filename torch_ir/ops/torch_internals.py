@@ -248,6 +248,8 @@ def script_type(value: torch.ScriptObject) -> str:
     return str(value._type())
 
 
+# how many dispatch modes are active in this thread; inside the handler of a mode, it is not; 2.9 to 2.15
+dispatch_mode_count: Callable[[], int] = torch._C._len_torch_dispatch_stack
 # whether a tensor wraps others; torch's type guard excludes plain tensors; 2.9 to 2.15
 is_traceable_wrapper_subclass: Callable[[Any], bool] = _python_dispatch.is_traceable_wrapper_subclass
 HAS_MKL: bool = torch._C.has_mkl  # whether torch is built with it; 2.9 to 2.15
@@ -280,7 +282,7 @@ TRANSFORMS = {
 
 def is_transforming() -> bool:
     """Whether code runs in a transform of torch.func, or below a dispatch mode (private functions; 2.9 to 2.15)."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or torch._C._len_torch_dispatch_stack() > 0
+    return torch._C._functorch.peek_interpreter_stack() is not None or dispatch_mode_count() > 0
 
 
 TENSOR_CHECK = (torch, "_check_tensor_all_with")  # raises unless all elements are true; 2.9 to 2.15

@@ -27,6 +27,12 @@ class Path:
         self.may_choose = may_choose
         self.is_retraced = is_retraced
         self.taken: list[bool] = []
+        self.has_chosen = False  # an outcome without data
+
+    @property
+    def is_hypothetical(self) -> bool:
+        """Whether the run takes outcomes that the data may not have."""
+        return bool(self.forced) or self.has_chosen
 
     def take(self, actual: Callable[[], bool] | None) -> bool:
         """Return the outcome of the next decision; `actual` reads it from the data, if there is any."""
@@ -37,7 +43,7 @@ class Path:
         elif actual is not None:
             outcome = actual()
         elif self.may_choose:
-            outcome = False
+            outcome, self.has_chosen = False, True
         else:
             raise NoValueError("Python branches on it")
         self.taken.append(outcome)

@@ -14,6 +14,7 @@ from torch_ir.capture.fast.call_tape import Step
 from torch_ir.capture.fast.shape_recorder import Recorder
 from torch_ir.capture.fast.shape_tensors import STALE, Form, Ghost, NotCoveredError, SizeCannotVaryError, form_of_input
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC, Size, live_size
+from torch_ir.capture.fast.values_on_demand import Given, NoValuesError
 from torch_ir.capture.naming.constant_keys import ConstantKeys
 from torch_ir.capture.naming.export_names import Names, functional_name, input_names, weight_name
 from torch_ir.capture.naming.running_modules import Scope
@@ -31,13 +32,16 @@ from torch_ir.ops.torch_internals import FakeTensor, count_as_parameter, pytree
 from torch_ir.ops.torch_types import to_name
 
 if TYPE_CHECKING:
+    from torch_ir.capture.fast.data_numbers import DataNumbers
     from torch_ir.capture.fast.varying_sizes import OpenSizes
     from torch_ir.capture.fast.written_sizes import WrittenSizes
 
 _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _CONSTANTS = (bool, int, float, complex, str, type(None), *_NAMED)
-_DETACH, _DETACH_ = torch.ops.aten.detach.default, torch.ops.aten.detach_.default
+_DETACH_, _ITEM = torch.ops.aten.detach_.default, torch.ops.aten.item.default
+_ASSERT = torch.ops.aten._assert_scalar.default
+_DROPPED = (torch.ops.aten.detach.default, _ITEM)
 _LITERAL = torch.ops.aten.lift_fresh_copy.default
 
 
@@ -146,6 +150,17 @@ class Assembly:
         """Return the example input of each tensor input of the graph, by its name there."""
         return {self.tensors[value].name: leaf for _, value, leaf in self._inputs if value is not None}
 
+    def given_tensor(self, value: int) -> Given:
+        """Return the tensor of a value from before the run."""
+        if value in self.tape.constants:
+            return Given("", self.tape.constants[value][0])
+        if self.recorder.with_gradients:  # whose graph must be right for every step
+            raise NoValuesError("a training step reads a value that depends on its weights or inputs")
+        for weight in self._weights.values():
+            if weight.value == value:
+                return Given(weight.keys[0], weight.tensor)
+        return next(Given(name, leaf) for name, known, leaf in self._inputs if known == value)
+
     # -- after it -----------------------------------------------------------------------------------------------------
 
     def ir(self, result: Any, minimums: Mapping[str, int], decisions: Sequence[Any]) -> IR:
@@ -167,9 +182,11 @@ class Assembly:
         if any(type(leaf) is Ghost and leaf.run is not self.tape.run for leaf in returned):
             raise NotCoveredError(f"the model returns {STALE}")
         values = [leaf.value for leaf in returned if type(leaf) is Ghost]
+        numbers = self.recorder.queries.numbers
+        read = [] if numbers is None else numbers.values_of([leaf for leaf in leaves if type(leaf) is Size])
         input_leaves = [self._input(*given) for given in self._inputs]
         params = [self._param(weight) for weight in dict.fromkeys(self._weights.values())]
-        live = self._live(values)
+        live = self._live([*values, *read])
         params += self._constants(live)
         nodes = list(self._nodes(live))
         if self._writes.written:
@@ -187,7 +204,7 @@ class Assembly:
             functional.returned,
             params=params,
             mutations=functional.mutations,
-            symbols=self.sizes.symbols(minimums) if self.sizes else (),
+            symbols=self._symbolic.symbols(minimums) if self._symbolic else (),
             constraints=self.sizes.constraints(self.inputs, decisions) if self.sizes else (),
             input_tree=cast(Branch, to_structure(self._in_spec, iter(input_leaves))),  # of arguments and keywords
             output_tree=to_structure(out_spec, iter(output_leaves)),
@@ -241,21 +258,27 @@ class Assembly:
 
     def _value(self, value: Any) -> Any:
         """Return an attribute or returned value in the form of the IR."""
-        return self.sizes.scalar(value) if self.sizes is not None else copy_value(value)
+        return self._symbolic.scalar(value) if self._symbolic is not None else copy_value(value)
+
+    @property
+    def _symbolic(self) -> WrittenSizes | DataNumbers | None:
+        """Return what writes symbolic numbers: open sizes, or numbers that are read from values."""
+        return self.sizes or self.recorder.queries.numbers
 
     def _live(self, returned: list[int]) -> list[bool]:
-        """Return whether each step is kept: torch.export drops unread literals and `detach` calls, nothing else."""
+        """Return whether each step is kept: torch.export drops unread literals, `detach` and `item`, nothing else."""
         steps, live, read = self.tape.steps, [True] * len(self.tape.steps), set(returned)
+        numbers = self.recorder.queries.numbers
         literals = {step.first for step in steps if step.rule.func is _LITERAL}
-        if not literals and not any(step.rule.func is _DETACH for step in steps):
+        if not literals and not any(step.rule.func in _DROPPED for step in steps):
             return live
         for at in range(len(steps) - 1, -1, -1):
             step = steps[at]
             func = step.rule.func
             is_literal = func is _LITERAL or (func is _DETACH_ and step.inputs[0] in literals)
-            live[at] = step.first in read or not (func is _DETACH or is_literal)
+            live[at] = step.first in read or not (func in _DROPPED or is_literal)
             if live[at]:
-                read.update(step.inputs)
+                read.update(step.inputs if numbers is None else (*step.inputs, *numbers.values_of(step.rule.sizes)))
         return live
 
     def _nodes(self, live: list[bool]) -> Iterator[OpNode]:
@@ -281,9 +304,13 @@ class Assembly:
             origin = origin._replace(function=function)
         reads = map(self.tensors.__getitem__, inputs)
         outputs = (self._tensor(name, first),) if rule.only_output is not None else self._outputs(name, step)
+        if rule.func is _ITEM and self.recorder.queries.numbers is not None:
+            self.recorder.queries.numbers.bind(first, outputs[0])
         attrs = rule.attrs
         if rule.copied:
             attrs = {**attrs, **{key: self._value(attrs[key]) for key in rule.copied}}
+        if rule.func is _ASSERT and rule.sizes:
+            attrs = {**attrs, "assert_msg": f"the graph holds only where {attrs['self']}"}
         node = OpNode(name, rule.op_type, reads, outputs, attrs, args=rule.args, origin=origin)
         if rule.new_value is not None and changes_elements(rule.func):
             self._writes.written[node] = node.inputs[0]

@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import fx, nn
 
+from torch_ir.capture.diagnosis import explained
 from torch_ir.capture.export.dynamic import keep_promises, loosened, recorded_decisions, requested_minimums
 from torch_ir.capture.fast.assembly import Assembly
+from torch_ir.capture.fast.data_queries import NumberNeededError
 from torch_ir.capture.fast.second_run import Place, Runs
 from torch_ir.capture.fast.shape_recorder import Recorder
-from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError, SizeCannotVaryError, StaleAnswersError, running
+from torch_ir.capture.fast.shape_tensors import (
+    ForwardRaisedError,
+    Ghost,
+    NotCoveredError,
+    SizeCannotVaryError,
+    StaleAnswersError,
+    running,
+)
 from torch_ir.capture.instrument import all_intercepted, capturing, exporting, without_libraries
 from torch_ir.capture.program.no_op_copies import no_op_copies
 from torch_ir.capture.quiet import quiet
@@ -39,6 +48,7 @@ from torch_ir.ops.torch_internals import (
 )
 
 if TYPE_CHECKING:
+    from torch_ir.capture.data_branches.decision_paths import Path
     from torch_ir.capture.fast.known_values import KnownValues
     from torch_ir.capture.fast.varying_sizes import OpenSizes
 
@@ -55,6 +65,8 @@ def record_fast(
     with_functions: bool = False,
     fixed: Collection[torch.Tensor] = (),
     with_gradients: bool = False,
+    path: Path | None = None,
+    may_specialise: bool = False,
 ) -> IR:
     """Return the IR of a model; raise NotCoveredError with the reason if it cannot be recorded exactly.
 
@@ -62,11 +74,19 @@ def record_fast(
     `with_functions` records the torch function of each call, which torch.export does not.
     `fixed` are the inputs with fixed values.
     `with_gradients` is for a training step, which runs as in eager mode and computes gradients itself.
+    `path` has the outcomes of branches on data.
+    `may_specialise` makes the graph one for the numbers and sizes that the data has, where Python needs them.
     """
     if fixed:
         return _record_fixed(model, args, kwargs, with_functions, fixed)
     if dynamic_shapes is None:
-        return _record(model, args, kwargs, None, with_functions, with_gradients=with_gradients)
+        options: dict[str, Any] = {"with_gradients": with_gradients, "path": path, "may_specialise": may_specialise}
+        try:
+            return _record(model, args, kwargs, None, with_functions, **options)
+        except NumberNeededError:
+            if path is not None:
+                path.again()
+            return _record(model, args, kwargs, None, with_functions, **options, with_numbers=True)
     minimums = requested_minimums(dynamic_shapes)
     try:
         return _record_open(model, args, kwargs, dynamic_shapes, with_functions, minimums)
@@ -112,13 +132,13 @@ def _record(
     with_functions: bool,
     minimums: Mapping[str, int] | None = None,
     values: KnownValues | None = None,
-    with_gradients: bool = False,
+    **options: Any,
 ) -> IR:
     surroundings = nullcontext() if dynamic_shapes is None else _without_locations()
     with capturing(), surroundings, uncollected(), contained(model) as tensors, ambient_notes() as notes:
         sizes = _open_sizes(model, args, kwargs, dynamic_shapes)
         if values is None:
-            recorder = Recorder(model, with_functions, sizes, with_gradients)
+            recorder = Recorder(model, with_functions, sizes, **options)
         else:
             recorder = values.recorder(model, with_functions)
         tensors.watch("run", recorder.tape.run)
@@ -127,9 +147,10 @@ def _record(
                 ir, refusal = _recorded(model, args, kwargs, recorder, minimums or {}, decisions), None
         except TorchIRError as error:
             kind = type(error) if isinstance(error, NotCoveredError) else NotCoveredError
-            ir, refusal = None, kind(str(error))  # without the traceback, whose frames hold tensors
+            ir, refusal = None, kind(str(error), cause=error.cause)  # without the traceback, whose frames hold tensors
         finally:
-            recorder.tape.run.sizes = None
+            recorder.queries.close()
+            recorder.tape.run.sizes = recorder.tape.run.queries = None
             del recorder
             if sizes is not None:
                 sizes.close()
@@ -180,10 +201,12 @@ def _recorded(
     with running(run), left_as_it_was(model, again=again):
         with _as_ghosts(assembly) as runs.places, surroundings() as lines, copies as no_ops:
             given = assembly.given(tuple(args), kwargs)
+            run.queries = recorder.queries
+            recorder.queries.begin(assembly.given_tensor)
             try:
                 runs.returned = returned = recorder.run(*given)
             except (Exception, SystemExit) as error:  # a model may fail on ghosts and run on other tensors
-                raise run.refusal or NotCoveredError(f"{type(error).__name__}: {error}") from error
+                raise run.refusal or _raised(error, recorder) from error
             if run.refusal is not None:
                 raise run.refusal
             ir = recorder.guarded(
@@ -192,6 +215,13 @@ def _recorded(
             recorder.generator.reuse(ir)
         ir.fixed_layout = lines[0] if lines else ir.fixed_layout or no_ops.written_later()
     return ir
+
+
+def _raised(error: BaseException, recorder: Recorder) -> ForwardRaisedError:
+    if not recorder.queries.is_hypothetical:
+        return ForwardRaisedError(f"{type(error).__name__}: {error}")
+    explanation = explained(error, recorder.model)
+    return ForwardRaisedError(str(explanation), cause=explanation.cause)
 
 
 @contextmanager

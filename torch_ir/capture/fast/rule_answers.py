@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
-from torch_ir.capture.fast.shape_tensors import Form, Ghost, NotCoveredError, form_of
+from torch_ir.capture.fast.shape_tensors import (
+    Form,
+    Ghost,
+    NeedsValuesError,
+    NotCoveredError,
+    form_of,
+    interned_form,
+)
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC, Size, live_size
 from torch_ir.capture.naming.export_names import call_name
 from torch_ir.capture.program.functional import functional_twin
@@ -78,6 +85,7 @@ class Rule:
     is_question: bool = False
     new_value: Form | None = None  # of a call that writes: the form of its functional twin's result
     assertion: Rule | None = None  # that torch.export inserts before a cast
+    call: tuple[Any, Any] = ((), {})  # the arguments and keywords, with indices in place of tensors
 
     @cached_property
     def is_in_order(self) -> bool:
@@ -101,6 +109,11 @@ class Rule:
         return tuple(name for name, value in self.attrs.items() if isinstance(value, list) or type(value) is Size)
 
     @cached_property
+    def sizes(self) -> tuple[Size, ...]:
+        """Return the symbolic numbers among the arguments."""
+        return tuple(leaf for leaf in pytree.tree_leaves(list(self.attrs.values())) if type(leaf) is Size)
+
+    @cached_property
     def elements(self) -> list[int | None]:
         """Return the indices of the present results; None for a single result."""
         if self.makes_list is None:
@@ -114,6 +127,21 @@ class _Answer(NamedTuple):
     new_value: Form | None
     result: Any
     given: Sequence[torch.Tensor]
+
+
+def filled_call(rule: Rule, tensors: Sequence[torch.Tensor], number: Callable[[Size], Any]) -> tuple[Any, Any]:
+    """Return the arguments and keywords of a recorded call with these inputs of its step."""
+    by_place: dict[int, torch.Tensor] = dict(zip(rule.order, tensors, strict=True))
+
+    def filled(value: Any) -> Any:
+        if type(value) is _Place:
+            return by_place[value]
+        if isinstance(value, (list, tuple)):
+            return [filled(item) for item in value]
+        return number(value) if type(value) is Size else value
+
+    args, kwargs = rule.call
+    return [filled(value) for value in args], {name: filled(value) for name, value in kwargs.items()}
 
 
 class UnknownTensorError(Exception):
@@ -173,7 +201,7 @@ class Inference:
 
     def rule(self, key: Key, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Rule:
         """Return the rule of a call, from the cache or from torch."""
-        if self._sizes is not None and any(map(_is_open, key)):
+        if self._sizes is not None and any(map(has_size, key)):
             return self._open_rule(self._sizes, key, func, args, kwargs)
         rules = self.known if func.namespace == "aten" else self._custom
         found = rules.get(key)
@@ -195,12 +223,12 @@ class Inference:
         return sizes.rule(key, question, func.namespace == "aten")  # type: ignore[no-any-return]
 
 
-def _is_open(part: Any) -> bool:
-    """Whether a part of a key has open sizes."""
+def has_size(part: Any) -> bool:
+    """Whether a key, or a part of one, has symbolic sizes."""
     kind = type(part)
     if kind is Form:
         return part.is_open  # type: ignore[no-any-return]
-    return kind is Size or (kind is tuple and any(map(_is_open, part)))
+    return kind is Size or (kind is tuple and any(map(has_size, part)))
 
 
 class FixedFakes:
@@ -270,7 +298,8 @@ class Question:
         result = masked(result, self.bound.get("output_mask"))
         if any(source.form_of(fake) is not source.current(form) for fake, form in zip(given, self.forms, strict=True)):
             raise NotCoveredError(f"{func} changes the shape of its input")
-        rule = replace(_described(func, self.twin, self.bound, result, given, source.form_of), new_value=new_value)
+        described = _described(func, self.twin, self.bound, result, given, source.form_of)
+        rule = replace(described, new_value=new_value, call=(self.args, self.kwargs))
         if func in _CASTS:
             rule = replace(rule, assertion=_assertion(self.forms[0].dtype, self.forms[0].device))
         return rule
@@ -285,8 +314,16 @@ class Question:
                 source.note(result)
                 new_value = source.form_of(self.twin(*given, **words)) if self.twin is not self.func else None
             except _needs_data() as error:
-                raise NotCoveredError(f"{self.func} depends on the data") from error
+                raise NeedsValuesError(f"{self.func} depends on the data") from error
+            except Exception as error:
+                if self.func.namespace == "aten":
+                    raise
+                raise NeedsValuesError(f"{type(error).__name__}: {error}") from error
         return _Answer(new_value, result, fakes)
+
+    def with_tensors(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments with real tensors filled in."""
+        return self.filled(tensors, _AsGiven)
 
     def filled(self, tensors: Sequence[torch.Tensor], source: Any) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments with tensors and torch's numbers filled in."""
@@ -331,6 +368,32 @@ def _filled(value: Any, fakes: Sequence[torch.Tensor], source: Any) -> Any:
     if type(value) is _Place:
         return fakes[value]
     return [_filled(item, fakes, source) for item in value] if isinstance(value, list) else source.number(value)
+
+
+class _AsGiven:
+    """A source without symbolic numbers."""
+
+    @staticmethod
+    def number(value: Any) -> Any:
+        return value
+
+
+def described_by_values(query: Question, result: Any, given: Sequence[torch.Tensor]) -> Rule:
+    """Return the rule of a call that was run on real tensors."""
+    made = _described(query.func, query.twin, query.bound, result, given)
+    if made.is_question:
+        raise NotCoveredError(f"{query.func} depends on the data")
+    return replace(made, call=(query.args, query.kwargs))
+
+
+@cache
+def item_rule(form: Form) -> Rule:
+    """Return the rule of `item`, whose result is a tensor of the graph."""
+    is_float, is_bool = form.dtype.is_floating_point, form.dtype == torch.bool
+    dtype = torch.float64 if is_float else torch.bool if is_bool else torch.int64
+    made = Output(interned_form(((), (), dtype, form.device, 0)))
+    item, place = torch.ops.aten.item.default, _Place(0)
+    return Rule(item, str(item), "item", ("self",), (0,), {}, (made,), None, call=([place], {}))
 
 
 def _functional_twin(func: OpOverload) -> OpOverload:

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from torch_ir.capture.fast.assembly import Assembly
 from torch_ir.capture.fast.call_tape import Step, Tape
+from torch_ir.capture.fast.rule_answers import Rule
 from torch_ir.capture.fast.shape_tensors import Ghost
-from torch_ir.capture.fast.symbolic_size import SYMBOLIC
+from torch_ir.capture.fast.symbolic_size import SYMBOLIC, Size
 from torch_ir.capture.state.frozen_state import frozen_by
 from torch_ir.capture.state.python_state import PythonState
 from torch_ir.capture.state.side_effects import Frozen
 from torch_ir.ops.torch_internals import pytree
+
+if TYPE_CHECKING:
+    from torch_ir.capture.fast.data_numbers import DataNumbers
 
 Place = tuple[MutableMapping[str, Any], str, Any]  # a table, a name in it, and the value there
 _MOST_ELEMENTS = 4096  # of a constant that is identified by its values
@@ -38,7 +42,7 @@ class Runs:
         """Run the model once more, on the state that the first run left; return the state on which that depends."""
         recorder, tape = self._assembly.recorder, self._assembly.tape
         weights, inputs = self._assembly.values_given()
-        contents = Contents(tape)
+        contents = Contents(tape, recorder.queries.numbers)
 
         def digest(start: int, inputs: Sequence[int], returned: Any) -> Any:
             contents.begin(weights, inputs)
@@ -51,6 +55,7 @@ class Runs:
         def run() -> Any:
             start = len(tape.steps)
             inputs, given = self._assembly.given_again()
+            recorder.queries.begin_again()
             with _replaced(self.places), self._surroundings():
                 returned = recorder.run(*given)
             if tape.run.refusal is not None:
@@ -80,8 +85,8 @@ def _shown(value: Any) -> tuple[str, str]:
 class Contents:
     """The numbers of the contents of a tape's memories."""
 
-    def __init__(self, tape: Tape) -> None:
-        self._tape = tape
+    def __init__(self, tape: Tape, symbolic: DataNumbers | None = None) -> None:
+        self._tape, self._symbolic = tape, symbolic
         # what a run writes to is something else in the next one, as inputs are
         self._written = {tape.memory[step.inputs[0]] for step in tape.steps if step.rule.new_value is not None}
         self._numbers: dict[Any, int] = {}
@@ -103,7 +108,7 @@ class Contents:
         """Number what a call makes and writes."""
         rule, inputs, first = step[:3]
         self._draws += rule.is_random
-        call = rule, *map(self.key, inputs), self._draws if rule.is_random else 0
+        call = self._identity(rule), *map(self.key, inputs), self._draws if rule.is_random else 0
         varies = rule.is_random or any(self._content(value)[1] for value in inputs)
         memory = self._tape.memory
         if rule.new_value is not None:
@@ -111,6 +116,18 @@ class Contents:
         for value in range(first, first + len(rule.outputs) - rule.outputs.count(None)):
             if memory[value] == value:
                 self._known[value] = self._number((call, value - first)), varies
+
+    def _identity(self, rule: Rule) -> Any:
+        """Return a key for all of a call but its tensors."""
+        if not rule.sizes or self._symbolic is None:
+            return rule
+        attrs = {name: self._shown(value) for name, value in rule.attrs.items()}
+        return rule.func, rule.args, rule.order, str(attrs)
+
+    def _shown(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._shown(item) for item in value]
+        return self._symbolic.text(value, self.key) if type(value) is Size and self._symbolic is not None else value
 
     def of(self, tensor: Any) -> Any:
         """Return a key for a tensor of the tape; any other is identified by its address."""

@@ -11,11 +11,12 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from torch_ir.capture.data_branches.decision_paths import Path
 from torch_ir.capture.fast.autocast_regions import AutocastRegions
 from torch_ir.capture.fast.call_tape import Step, Tape
-from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, key_of_call
-from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NotCoveredError
-from torch_ir.capture.fast.symbolic_size import SYMBOLIC
+from torch_ir.capture.fast.data_queries import QUERIES, Queries
+from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, has_size, key_of_call
+from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NeedsValuesError, NotCoveredError
 from torch_ir.capture.instrument import builtins_as_exported
 from torch_ir.capture.naming.gradient_places import GradientPlaces
 from torch_ir.capture.naming.running_functions import FunctionCalls
@@ -24,7 +25,7 @@ from torch_ir.capture.naming.source_lines import SourceLines
 from torch_ir.capture.state.generator_states import GeneratorStates
 from torch_ir.ir import IR
 from torch_ir.ops.functional_calls import FUNCTIONAL_CALLS, UPDATING
-from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, pytree, rewritten_for_sizes
+from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, rewritten_for_sizes
 
 if TYPE_CHECKING:
     from torch_ir.capture.fast.varying_sizes import OpenSizes
@@ -34,10 +35,6 @@ _DEPTH = 2  # frames from `_write` to the nearest possible caller of an operator
 _known_rules = Inference.known
 _new_tuple = tuple.__new__  # of a NamedTuple: its own constructor is a function in Python
 _INDEX = torch.Tensor.__getitem__
-_MOST_KNOWN = 1 << 20  # elements of a literal in a training step, such as positions, on whose values Python branches
-_FACTORIES = frozenset(getattr(torch.ops.aten, name) for name in ("arange", "full", "ones", "zeros"))
-_UNIFORM = frozenset((torch.ops.aten.rand.default, torch.ops.aten.rand.generator))
-_LESS = torch.ops.aten.lt.Scalar
 _LIFT = torch.ops.aten.lift_fresh.default
 _LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
 
@@ -51,13 +48,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         with_functions: bool = False,
         sizes: OpenSizes | None = None,
         with_gradients: bool = False,
+        *,
+        path: Path | None = None,
+        with_numbers: bool = False,
+        may_specialise: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self.model = model
         self.tape = Tape()
         self.sizes = self.tape.run.sizes = sizes
         self.modules = _ModuleCalls(model)
-        self.literals = Literals(_MOST_KNOWN if with_gradients else 1)
+        self.queries = Queries(self, path or Path(), with_numbers=with_numbers, may_specialise=may_specialise)
         self._inference = Inference(sizes)
         self.regions = AutocastRegions(has_open_sizes=sizes is not None)
         self.ghosts: dict[int, Ghost] = {}  # of tensors from before the run, by identity
@@ -70,7 +71,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         self._gradients = GradientPlaces() if with_gradients else None
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        is_open = self.sizes is not None
+        is_open = self.sizes is not None or self.queries.numbers is not None
         builtins, indexing = (
             builtins_as_exported() if is_open else nullcontext(),
             SizeIndexing() if is_open else nullcontext(),
@@ -116,8 +117,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             key = key_of_call(func, args, kwargs, tensors)
         except UnknownTensorError:
             return self._with_constants(func, args, kwargs or {})
-        if tensors and not (self.literals or self.regions.devices) and self._gradients is None:  # the common case
-            rule = _known_rules.get(key)  # only the rule counts
+        if not self.regions.devices:  # the common case
+            rule = _known_rules.get(key)
             if rule is not None and not rule.is_question:
                 return self._write(rule, tensors)
         return self._called(key, func, args, kwargs or {}, tensors)
@@ -129,36 +130,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             result = self.regions.opened(self, key, func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        may_be_known = not tensors or self.literals or self.literals.uniform
-        known = self.literals.result(func, args, kwargs, tensors) if may_be_known else None
-        if known is not None and torch.Tag.data_dependent_output in func.tags:
-            return known
+        if torch.Tag.data_dependent_output in func.tags or func in QUERIES:
+            return self.queries.answer(func, args, kwargs)
+        if self.queries.numbers is not None and has_size(key):
+            return self.queries.with_numbers(func, args, kwargs)
         rule = _known_rules.get(key)
         if rule is None and (form := UPDATING.get(func)) is not None:
             with self:
                 result = form(*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        rule = rule or self._inference.rule(key, func, args, kwargs)
-        if rule.is_question:
-            return rule.answer
-        if self.with_gradients and func in _UNIFORM:
-            self.literals.uniform.add(len(self.tape.forms))
-        if known is None:  # the result is not a local: this frame may outlive the call, and torch copies shared results
-            if rule.new_value is not None:
-                self._forget_literals(tensors[rule.order[0]])
-            return self._write(rule, tensors)
-        result = self._write(rule, tensors)
-        self.literals.keep(result, known)
-        return result
-
-    def _forget_literals(self, written: Ghost) -> None:
-        """Drop the known values of all views of a tensor to which unknown values are written."""
-        memory = self.tape.memory
-        for value in [*self.literals, *self.literals.uniform]:
-            if memory[value] == memory[written.value]:
-                self.literals.pop(value, None)
-                self.literals.uniform.discard(value)
+        try:
+            rule = rule or self._inference.rule(key, func, args, kwargs)
+        except NeedsValuesError as error:
+            return self.queries.sized(func, args, kwargs, tensors, str(error))
+        # the result is no local: this frame may outlive the call, and torch copies shared results
+        return rule.answer if rule.is_question else self._write(rule, tensors)
 
     def _write(self, rule: Rule, tensors: list[Ghost]) -> Any:
         if rule.assertion is not None:
@@ -213,11 +200,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             key = key_of_call(func, given, words, tensors)
         except UnknownTensorError:
             raise NotCoveredError(f"{func} is called on a tensor that no recorded operator made") from None
-        if func is not _LIFT_COPY:
-            return self._called(key, func, given, words, tensors)
-        result = self._called(key, func, given, words, tensors)
-        self.literals.keep(result, args[0].clone())
-        return result
+        return self._called(key, func, given, words, tensors)
 
     def known(self, value: Any) -> Any:
         """Replace tensors from before the run by ghosts: weights by theirs, real tensors by those of new constants."""
@@ -257,42 +240,6 @@ class SizeIndexing(TorchFunctionMode):
         if func is torch.tensor or func is _INDEX:
             func, args, kwargs = rewritten_for_sizes(func, args, kwargs)
         return func(*args, **kwargs)
-
-
-class Literals(dict[int, torch.Tensor]):
-    """Literals of the model and values computed from them, which it may read: value -> tensor.
-
-    With `most` > 1 elements, new tensors such as `arange` count as literals.
-    """
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._most = most
-        self.uniform: set[int] = set()  # draws from [0, 1)
-
-    @property
-    def has_factories(self) -> bool:
-        return self._most > 1
-
-    def result(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Ghost]) -> Any:
-        """Return the result of a call whose tensors are all literals; None for any other call."""
-        if func is _LESS and tensors[0].value in self.uniform and args[1] <= 0:
-            return torch.zeros(tensors[0].shape, dtype=torch.bool)  # such as the chance to drop a layer
-        for tensor in tensors:
-            if tensor.value not in self:
-                return None
-        if not tensors and not (self.has_factories and func.overloadpacket in _FACTORIES):
-            return None
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            return None
-        if any(type(leaf) in SYMBOLIC for leaf in pytree.tree_leaves((args, kwargs))):
-            return None
-        given = pytree.tree_map_only(Ghost, lambda tensor: self[tensor.value], (tuple(args), dict(kwargs)))
-        return func(*given[0], **given[1])
-
-    def keep(self, result: Any, known: Any) -> None:
-        if type(result) is Ghost and isinstance(known, torch.Tensor) and known.numel() <= self._most:
-            self[result.value] = known
 
 
 class _ModuleCalls(ModuleCalls):

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from torch_ir.capture.state.input_questions import set_questions
-from torch_ir.errors import ConversionError, TorchIRError
+from torch_ir.errors import Cause, ConversionError, TorchIRError
 from torch_ir.ops.torch_internals import (
     FakeTensor,
     disabled_torch_function,
@@ -32,6 +32,7 @@ class Run:
     def __init__(self) -> None:
         self.refusal: NotCoveredError | None = None  # kept, because the model may catch the exception and continue
         self.sizes: Any = None  # `OpenSizes`, if sizes vary
+        self.queries: Any = None  # `Queries`, during the run
         self.is_over = False
 
 
@@ -45,11 +46,19 @@ _current = _Current()
 class NotCoveredError(TorchIRError):
     """The fast recording does not support something, which the message names; another step captures the model."""
 
-    def __init__(self, reason: str, run: Run | None = None) -> None:
-        super().__init__(reason)
+    def __init__(self, reason: str, run: Run | None = None, *, cause: Cause = Cause.UNKNOWN) -> None:
+        super().__init__(reason, cause=cause)
         run = run or _current.run
         if run is not None:
             run.refusal = self
+
+
+class ForwardRaisedError(NotCoveredError):
+    """Forward raised an exception, which it might not on tensors with values."""
+
+
+class NeedsValuesError(Exception):
+    """The form of a result depends on values, or no shape rule is known."""
 
 
 class SizeCannotVaryError(NotCoveredError):
@@ -143,7 +152,7 @@ def form_of(tensor: torch.Tensor) -> Form:
     device = _CPU if tensor.device.type == "meta" else tensor.device
     key: Any = (tuple(tensor.shape), tensor.stride(), tensor.dtype, device, tensor.storage_offset())
     if isinstance(tensor, FakeTensor) and not all(type(size) is int for size in (*key[0], *key[1], key[4])):
-        raise NotCoveredError("the size of a result depends on the data")
+        raise NeedsValuesError("the size of a result depends on the data")
     return interned_form(key)
 
 
@@ -201,7 +210,10 @@ class Ghost(torch.Tensor):
     def _values(self, *args: Any, **options: Any) -> Any:
         raise NotCoveredError("the model reads the values of a tensor")
 
-    tolist = numpy = __array__ = __dlpack__ = _values
+    def tolist(self) -> Any:
+        return self._values() if self.run.queries is None else self.run.queries.to_list(self)
+
+    numpy = __array__ = __dlpack__ = _values
 
 
 set_questions(Ghost)

@@ -29,7 +29,11 @@ class Size:
 
 def live_size(number: Any) -> Size:
     """Return the size of a number of the model; the number must belong to the current run."""
-    size = getattr(number.node, "size", None)
-    if type(size) is not Size or number.node.sizes.is_over:
+    node = number.node
+    size = getattr(node, "size", None)
+    if size is None and (numbers := getattr(node.shape_env, "numbers", None)) is not None:  # `DataNumbers`
+        found: Size = numbers.size(node)
+        return found
+    if type(size) is not Size or node.sizes.is_over:
         raise NotCoveredError(KEPT)
     return size

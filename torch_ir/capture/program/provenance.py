@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dis
+import itertools
 import os
 import re
 import sys
@@ -32,6 +34,8 @@ _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _GENERATED = ("<frozen ", "<eval_with_key>", "<attrs ", "<__")  # names of code without a file that is not the user's
 _MAKERS = ("__create_fn__", "___make_guard_fn")  # of data classes and Dynamo: the functions inside are generated
 _NAMELESS = ("guard",) if sys.version_info < (3, 11) else ()  # the same on Python 3.10, where code has no full name
+_BEFORE_JUMP = ("TO_BOOL", "COMPARE_OP")  # since Python 3.13
+_ASSERTION = ("LOAD_ASSERTION_ERROR", "LOAD_COMMON_CONSTANT")
 _GENERATED_NAMES = ("__new__", *_NAMELESS)
 
 
@@ -99,11 +103,27 @@ def user_line(trace: str) -> str:
 
 def users_frame(frame: FrameType | None, outermost: CodeType | None = None) -> str:
     """Return the innermost running line of the user's code as a stack entry, up to the frame of `outermost`."""
+    found = running_frame(frame, outermost)
+    return f'File "{found.f_code.co_filename}", line {found.f_lineno}, in {found.f_code.co_name}' if found else ""
+
+
+def running_frame(frame: FrameType | None, outermost: CodeType | None = None) -> FrameType | None:
+    """Return the innermost frame of the user's code, up to the frame of `outermost`."""
     while frame is not None and frame.f_code is not outermost:
         if is_users(frame.f_code.co_filename):
-            return f'File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}'
+            return frame
         frame = frame.f_back
-    return ""
+    return None
+
+
+def is_asserting(frame: FrameType | None) -> bool:
+    """Whether a frame is at the condition of an `assert`."""
+    if frame is None:
+        return False
+    here = frame.f_lasti
+    following = itertools.dropwhile(lambda each: each.offset < here, dis.get_instructions(frame.f_code))
+    names = [each.opname for each in itertools.islice(following, 4) if each.opname not in _BEFORE_JUMP]
+    return len(names) > 1 and names[0].startswith("POP_JUMP") and names[1] in _ASSERTION
 
 
 @lru_cache(maxsize=4096)
