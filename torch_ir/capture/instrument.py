@@ -17,7 +17,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cache, partial
+from functools import cache, partial, reduce
 from types import CodeType
 from typing import Any, NamedTuple, TypeVar
 
@@ -42,6 +42,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _compiler: Any = torch._C._dynamo.eval_frame
 Handler = Callable[..., Any]  # called with the original function and its arguments
 _ABSENT = object()
+_SYMBOLIC = (torch.SymInt, torch.SymFloat)
 
 
 def hide_gpu() -> None:
@@ -347,11 +348,36 @@ def _override_here(original: Callable[[], AbstractContextManager[None]]) -> Iter
         yield
 
 
-def builtins_as_exported() -> AbstractContextManager[None]:
-    """Make `max`, `min` and `math.pow` accept symbolic sizes in this thread, as torch.export does."""
-    from torch._export.non_strict_utils import _override_builtin_ops
+def builtins_of_tensors() -> AbstractContextManager[None]:
+    """Make `max`, `min` and `math.pow` operators of tensors and symbolic numbers, as torch.export does."""
+    largest = partial(_extreme, torch.maximum, torch.sym_max, "min")
+    least = partial(_extreme, torch.minimum, torch.sym_min, "max")
+    return all_intercepted({(builtins, "max"): largest, (builtins, "min"): least, (math, "pow"): _power})
 
-    return _override_here(_override_builtin_ops)
+
+def _extreme(
+    of_tensors: Handler, of_numbers: Handler, bound: str, original: Handler, *args: Any, **options: Any
+) -> Any:
+    if options or not args:
+        return original(*args, **options)
+    items = list(args[0]) if len(args) == 1 else args
+
+    def extreme(one: Any, other: Any) -> Any:
+        tensors = [each for each in (one, other) if isinstance(each, torch.Tensor)]
+        if len(tensors) == 2:
+            return of_tensors(one, other)
+        if tensors:
+            return torch.clamp(tensors[0], **{bound: other if one is tensors[0] else one})
+        is_symbolic = isinstance(one, _SYMBOLIC) or isinstance(other, _SYMBOLIC)
+        return of_numbers(one, other) if is_symbolic else original(one, other)
+
+    is_special = any(isinstance(item, (torch.Tensor, *_SYMBOLIC)) for item in items)
+    return reduce(extreme, items) if is_special else original(items)
+
+
+def _power(original: Handler, base: Any, exponent: Any) -> Any:
+    is_symbolic = isinstance(base, (torch.Tensor, *_SYMBOLIC)) or isinstance(exponent, (torch.Tensor, *_SYMBOLIC))
+    return base**exponent if is_symbolic else original(base, exponent)
 
 
 def is_exporting_here(flag: bool) -> bool:

@@ -77,6 +77,7 @@ def _instance_norm(*args: Any) -> Any:
 
 # Each returns the result, or NotImplemented for a call that writes nothing.
 UPDATING: dict[Any, Callable[..., Any]] = {
+    _aten.bernoulli_.float: _fill_mask,
     _aten.batch_norm.default: _whole_batch_norm,
     _aten.instance_norm.default: _instance_norm,
 }

@@ -24,6 +24,7 @@ from torch._C import PyTorchFileReader as ArchiveReader  # reads records of file
 from torch._C import _AutoDispatchBelowAutograd as AutoDispatchBelowAutograd  # skips autograd keys; 2.9 to 2.15
 from torch._C import _current_autograd_node as running_autograd_node  # None outside backward; 2.9 to 2.15
 from torch._C import _disabled_torch_function_impl as disabled_torch_function  # for subclasses; 2.9 to 2.15
+from torch._C import _DisableTorchDispatch as no_dispatch  # below tensor subclasses and modes; 2.9 to 2.15
 from torch._C import _dispatch_find_schema_or_throw as find_dispatched_schema  # by name; 2.9 to 2.15
 from torch._C import _dispatch_get_all_op_names as dispatched_operator_names  # `aten::add.Tensor`; 2.9 to 2.15
 from torch._C import _dispatch_tls_local_exclude_set as excluded_dispatch_keys  # of this thread; 2.9 to 2.15

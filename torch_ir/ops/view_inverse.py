@@ -122,7 +122,15 @@ def _expand(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
     return PutBack("aten.reshape.default", {"shape": list(whole.shape)})
 
 
+def _as_strided(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
+    if whole.stride is not None or not whole.is_static or repeats_elements(view["size"], view["stride"]):
+        return None
+    place = {"size": view["size"], "stride": view["stride"], "storage_offset": view["storage_offset"] or 0}
+    return PutBack("aten.as_strided_scatter.default", place, takes_whole=True)
+
+
 _RULES: dict[str, Rule] = {
+    "aten.as_strided.default": _as_strided,
     "aten.slice.Tensor": _with_attrs("aten.slice_scatter.default", "dim", "start", "end", "step", takes_whole=True),
     "aten.narrow.default": _narrow,
     "aten.select.int": _with_attrs("aten.select_scatter.default", "dim", "index", takes_whole=True),

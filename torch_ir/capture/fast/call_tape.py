@@ -30,12 +30,14 @@ class Tape:
         self.forms: list[Form] = []
         self.memory: list[int] = []
         self.steps: list[Step] = []
+        self.given_values: set[int] = set()  # of inputs, weights and constants
         # tensors from before the run, and where each is first read
         self.constants: dict[int, tuple[torch.Tensor, Scope | None]] = {}
 
     def given(self, tensor: torch.Tensor, form: Form | None = None) -> Ghost:
         """Return a ghost for an input or weight of the graph, optionally in another form than its own."""
         value = len(self.forms)
+        self.given_values.add(value)
         self.forms.append(form or form_of(tensor))
         self.memory.append(value)
         return self.forms[value].ghost(value, self.run, tensor.requires_grad)

@@ -46,29 +46,26 @@ _UNIFORM = (_aten.rand.default, _aten.rand.generator)
 _LESS = _aten.lt.Scalar
 
 
-class NumberNeededError(NotCoveredError):
-    """Python reads a number of the data; the model must run with symbolic numbers."""
+class DataReadError(NotCoveredError):
+    """Python reads data; the model must run once more, with symbolic numbers and `max` of tensors as an operator."""
 
 
 class Queries:
     """The queries of one recording: `path` has the outcomes of branches on data."""
 
-    def __init__(self, recorder: Recorder, path: Path, *, with_numbers: bool = False, may_specialise: bool = False):
+    def __init__(self, recorder: Recorder, path: Path, *, follows_data: bool = False, may_specialise: bool = False):
         self._recorder, self._path = recorder, path
         self._may_specialise = may_specialise
         self._answers: dict[tuple[int, int], Any] = {}  # by value, and the number of writes to its memory
         self._sized: dict[Any, Rule] = {}
         self._asked: dict[Any, Ghost] = {}  # the symbol of a number -> the tensor that it is read from
+        self.follows_data = follows_data
         self.numbers: DataNumbers | None = None
-        if with_numbers:
-            from torch_ir.capture.fast.data_numbers import DataNumbers  # slow to import, and needed by few models
-
-            self.numbers = DataNumbers(self._needed, self._assumed)
         self.values: Values
 
     def begin(self, given: Callable[[int], Given]) -> None:
         """Begin the run; `given` returns the tensor of a value from before it."""
-        self.values = Values(self._recorder.tape, given, self.numbers)
+        self.values = Values(self._recorder.tape, given)
 
     def begin_again(self) -> None:
         """Begin another run, which takes the same path."""
@@ -110,9 +107,12 @@ class Queries:
             return self._item(asked)
         if self._is_never(asked):
             return False
-        if asked.dtype == torch.bool and is_asserting(self._frame()):
+        self._require_data_followed()
+        is_truth = asked.dtype == torch.bool
+        is_asserted = is_truth and (self._is_check(asked) or is_asserting(self._frame()))
+        if is_asserted and self._truth_if_known(asked) is not False:  # else forward raises
             return self._asserted(asked)
-        if asked.dtype == torch.bool:
+        if is_truth:
             try:
                 outcome = self._path.take(partial(self._truth, asked))
             except (NoValueError, EndlessError) as error:
@@ -125,11 +125,13 @@ class Queries:
 
     def _asserted(self, asked: Ghost) -> bool:
         """Return the condition of an `assert`: the graph has it, too, and its failure is no path to explore."""
-        if self._truth_if_known(asked) is False:
-            return False  # forward raises
         with self._recording():
             _aten._assert_async.msg(asked, f"an assertion of the model fails at {self._place()}")
         return True
+
+    def _require_data_followed(self) -> None:
+        if not self.follows_data:
+            raise DataReadError("Python reads data")
 
     def _truth_if_known(self, asked: Ghost) -> bool | None:
         try:
@@ -155,6 +157,11 @@ class Queries:
         except NoValuesError as error:
             raise _refusal(error) from None
 
+    def _is_check(self, asked: Ghost) -> bool:
+        """Whether a truth is if all elements of a tensor are true, which torch asks in order to raise if not."""
+        made = self.values.maker(asked.value)
+        return made is not None and made.rule.func is _aten._is_all_true.default
+
     def _is_never(self, asked: Ghost) -> bool:
         """Whether a truth is if a number drawn from [0, 1) is less than 0, such as the chance to drop a layer."""
         made = self.values.maker(asked.value)
@@ -167,8 +174,11 @@ class Queries:
         """Return a number as a symbol of the graph; that of a constant, or of a complex tensor, as it is."""
         if self.values.are_constant(asked) or asked.is_complex():
             return self._answered(asked)
+        self._require_data_followed()
         if self.numbers is None:
-            raise NumberNeededError(f"{_aten.item.default} depends on the data")
+            from torch_ir.capture.fast.data_numbers import DataNumbers  # slow to import, and needed by few models
+
+            self.numbers = self.values.numbers = DataNumbers(self._needed, self._assumed)
         key = asked.value, self._recorder.version(asked)
         item: Any = self._recorder._write(item_rule(asked.form), [asked])
         if key not in self._answers:

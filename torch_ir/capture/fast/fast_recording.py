@@ -13,7 +13,8 @@ from torch import fx, nn
 from torch_ir.capture.diagnosis import explained
 from torch_ir.capture.export.dynamic import keep_promises, loosened, recorded_decisions, requested_minimums
 from torch_ir.capture.fast.assembly import Assembly
-from torch_ir.capture.fast.data_queries import NumberNeededError
+from torch_ir.capture.fast.assigned_weights import write_assigned
+from torch_ir.capture.fast.data_queries import DataReadError
 from torch_ir.capture.fast.second_run import Place, Runs
 from torch_ir.capture.fast.shape_recorder import Recorder
 from torch_ir.capture.fast.shape_tensors import (
@@ -83,10 +84,10 @@ def record_fast(
         options: dict[str, Any] = {"with_gradients": with_gradients, "path": path, "may_specialise": may_specialise}
         try:
             return _record(model, args, kwargs, None, with_functions, **options)
-        except NumberNeededError:
+        except DataReadError:
             if path is not None:
                 path.again()
-            return _record(model, args, kwargs, None, with_functions, **options, with_numbers=True)
+            return _record(model, args, kwargs, None, with_functions, **options, follows_data=True)
     minimums = requested_minimums(dynamic_shapes)
     try:
         return _record_open(model, args, kwargs, dynamic_shapes, with_functions, minimums)
@@ -150,7 +151,7 @@ def _record(
             ir, refusal = None, kind(str(error), cause=error.cause)  # without the traceback, whose frames hold tensors
         finally:
             recorder.queries.close()
-            recorder.tape.run.sizes = recorder.tape.run.queries = None
+            recorder.tape.run.sizes = recorder.tape.run.recorder = None
             del recorder
             if sizes is not None:
                 sizes.close()
@@ -201,14 +202,15 @@ def _recorded(
     with running(run), left_as_it_was(model, again=again):
         with _as_ghosts(assembly) as runs.places, surroundings() as lines, copies as no_ops:
             given = assembly.given(tuple(args), kwargs)
-            run.queries = recorder.queries
+            run.recorder = recorder
             recorder.queries.begin(assembly.given_tensor)
             try:
-                runs.returned = returned = recorder.run(*given)
+                returned = recorder.run(*given)
             except (Exception, SystemExit) as error:  # a model may fail on ghosts and run on other tensors
                 raise run.refusal or _raised(error, recorder) from error
             if run.refusal is not None:
                 raise run.refusal
+            runs.returned = returned = write_assigned(recorder, runs.places, returned)
             ir = recorder.guarded(
                 write_default_dtypes(assembly.ir(returned, minimums, decisions)), assembly.inputs_by_name()
             )
@@ -241,9 +243,9 @@ def _as_ghosts(assembly: Assembly) -> Iterator[list[Place]]:
             others.append((table, name, table[name]))
             table[name] = value
         yield [(table, name, table[name]) for table, name, _ in (*swapped, *others)]
-        for (table, name, tensor), ghost in zip(swapped, ghosts, strict=True):
-            if table.get(name) is not ghost or ghost.requires_grad is not tensor.requires_grad:
-                raise NotCoveredError("forward replaces a parameter or buffer, or changes its requires_grad")
+        for (_, name, tensor), ghost in zip(swapped, ghosts, strict=True):
+            if ghost.requires_grad is not tensor.requires_grad:
+                raise NotCoveredError(f"forward changes the requires_grad of {name!r}")
         if name := next(attributes.changed(), ""):
             raise NotCoveredError(f"forward changes {name}, an attribute of a parameter or buffer")
     finally:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_ir.capture.fast.assembly import Assembly
+from torch_ir.capture.fast.assigned_weights import write_assigned
 from torch_ir.capture.fast.call_tape import Step, Tape
 from torch_ir.capture.fast.rule_answers import Rule
 from torch_ir.capture.fast.shape_tensors import Ghost
@@ -57,7 +58,7 @@ class Runs:
             inputs, given = self._assembly.given_again()
             recorder.queries.begin_again()
             with _replaced(self.places), self._surroundings():
-                returned = recorder.run(*given)
+                returned = write_assigned(recorder, self.places, recorder.run(*given))
             if tape.run.refusal is not None:
                 raise tape.run.refusal
             return digest(start, inputs, returned)

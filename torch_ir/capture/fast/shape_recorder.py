@@ -15,16 +15,17 @@ from torch_ir.capture.data_branches.decision_paths import Path
 from torch_ir.capture.fast.autocast_regions import AutocastRegions
 from torch_ir.capture.fast.call_tape import Step, Tape
 from torch_ir.capture.fast.data_queries import QUERIES, Queries
+from torch_ir.capture.fast.rewritten_calls import become, rewritten
 from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, has_size, key_of_call
 from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NeedsValuesError, NotCoveredError
-from torch_ir.capture.instrument import builtins_as_exported
+from torch_ir.capture.instrument import builtins_of_tensors
 from torch_ir.capture.naming.gradient_places import GradientPlaces
 from torch_ir.capture.naming.running_functions import FunctionCalls
 from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.naming.source_lines import SourceLines
 from torch_ir.capture.state.generator_states import GeneratorStates
 from torch_ir.ir import IR
-from torch_ir.ops.functional_calls import FUNCTIONAL_CALLS, UPDATING
+from torch_ir.ops.functional_calls import FUNCTIONAL_CALLS
 from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, rewritten_for_sizes
 
 if TYPE_CHECKING:
@@ -50,15 +51,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         with_gradients: bool = False,
         *,
         path: Path | None = None,
-        with_numbers: bool = False,
+        follows_data: bool = False,
         may_specialise: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self.model = model
         self.tape = Tape()
         self.sizes = self.tape.run.sizes = sizes
-        self.modules = _ModuleCalls(model)
-        self.queries = Queries(self, path or Path(), with_numbers=with_numbers, may_specialise=may_specialise)
+        self.modules = ModuleCalls(model)
+        self.queries = Queries(self, path or Path(), follows_data=follows_data, may_specialise=may_specialise)
         self._inference = Inference(sizes)
         self.regions = AutocastRegions(has_open_sizes=sizes is not None)
         self.ghosts: dict[int, Ghost] = {}  # of tensors from before the run, by identity
@@ -66,16 +67,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         self.can_repeat = not with_gradients  # whether a second run can be compared with the first
         self._writes: Counter[int] = Counter()  # by the memory that was written to
         self._lines = SourceLines(Recorder.run.__code__)
-        self.with_gradients = with_gradients
+        self.with_gradients = self.tape.run.is_training = with_gradients
         self.generator = GeneratorStates()
         self._gradients = GradientPlaces() if with_gradients else None
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        is_open = self.sizes is not None or self.queries.numbers is not None
-        builtins, indexing = (
-            builtins_as_exported() if is_open else nullcontext(),
-            SizeIndexing() if is_open else nullcontext(),
-        )
+        has_symbols = self.sizes is not None or self.queries.follows_data
+        builtins = builtins_of_tensors() if has_symbols else nullcontext()
+        indexing = SizeIndexing() if has_symbols else nullcontext()
         watched = self.generator.watched() if self.with_gradients else self.regions.watched()
         with builtins, self.modules.watched(), watched, self, self._functions or nullcontext(), indexing:
             return self.model(*args, **kwargs)
@@ -103,8 +102,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
     ) -> Any:
         if not isinstance(func, OpOverload):
             raise NotCoveredError(f"{func} is a higher-order operator")
-        if self._gradients is None and _is_grad_enabled():
-            raise NotCoveredError("a region with gradients enabled")
+        if _is_grad_enabled():
+            self.tape.run.has_gradients = True
         if self._gradients is not None and (form := FUNCTIONAL_CALLS.get(func)) is not None:
             with self:
                 result = form(*args, **kwargs or {})
@@ -135,9 +134,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         if self.queries.numbers is not None and has_size(key):
             return self.queries.with_numbers(func, args, kwargs)
         rule = _known_rules.get(key)
-        if rule is None and (form := UPDATING.get(func)) is not None:
-            with self:
-                result = form(*args, **kwargs)
+        if rule is None:
+            result = rewritten(self, func, args, kwargs)
             if result is not NotImplemented:
                 return result
         try:
@@ -202,6 +200,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             raise NotCoveredError(f"{func} is called on a tensor that no recorded operator made") from None
         return self._called(key, func, given, words, tensors)
 
+    def set_data(self, tensor: Ghost, value: Any) -> None:
+        """Record `t.data = value`: from now on, the tensor is the other one."""
+        value = self.known(value)
+        is_like = type(value) is Ghost and (value.dtype, value.device) == (tensor.dtype, tensor.device)
+        if not is_like:
+            raise NotCoveredError("forward assigns data of another dtype to a tensor")
+        become(self, tensor, value)
+
     def known(self, value: Any) -> Any:
         """Replace tensors from before the run by ghosts: weights by theirs, real tensors by those of new constants."""
         if isinstance(value, (list, tuple)):
@@ -240,10 +246,3 @@ class SizeIndexing(TorchFunctionMode):
         if func is torch.tensor or func is _INDEX:
             func, args, kwargs = rewritten_for_sizes(func, args, kwargs)
         return func(*args, **kwargs)
-
-
-class _ModuleCalls(ModuleCalls):
-    def unclear(self, paths: list[str]) -> None:
-        if len(paths) == 1:
-            raise NotCoveredError(f"{paths[0]!r} is called from a reference outside the module tree")
-        raise NotCoveredError(f"a shared module with the paths {', '.join(paths)}")

@@ -31,8 +31,10 @@ class Run:
 
     def __init__(self) -> None:
         self.refusal: NotCoveredError | None = None  # kept, because the model may catch the exception and continue
+        self.is_training = False  # whether it computes gradients
         self.sizes: Any = None  # `OpenSizes`, if sizes vary
-        self.queries: Any = None  # `Queries`, during the run
+        self.recorder: Any = None  # `Recorder`, during the run
+        self.has_gradients = False  # whether forward has enabled gradients, which its tensors do not have
         self.is_over = False
 
 
@@ -170,6 +172,11 @@ def interned_form(key: tuple[Any, ...]) -> Form:
     return found
 
 
+def _refuse(tensor: torch.Tensor, reason: str) -> None:
+    if type(tensor) is Ghost and tensor.run.has_gradients and not tensor.run.is_training:
+        raise NotCoveredError(reason)
+
+
 class Ghost(torch.Tensor):
     """A tensor without memory, for a value on a tape."""
 
@@ -203,7 +210,9 @@ class Ghost(torch.Tensor):
         return self.detach()
 
     def _set_data(self, value: torch.Tensor) -> None:
-        raise NotCoveredError("forward assigns the data of a tensor")
+        if self.run.recorder is None:
+            raise NotCoveredError("forward assigns the data of a tensor")
+        self.run.recorder.set_data(self, value)
 
     data = property(_detached, _set_data)  # torch's property reads memory
 
@@ -211,9 +220,9 @@ class Ghost(torch.Tensor):
         raise NotCoveredError("the model reads the values of a tensor")
 
     def tolist(self) -> Any:
-        return self._values() if self.run.queries is None else self.run.queries.to_list(self)
+        return self._values() if self.run.recorder is None else self.run.recorder.queries.to_list(self)
 
     numpy = __array__ = __dlpack__ = _values
 
 
-set_questions(Ghost)
+set_questions(Ghost, refuse=_refuse)

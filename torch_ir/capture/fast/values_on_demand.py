@@ -47,13 +47,11 @@ def plainly() -> Iterator[None]:
 
 
 class Values:
-    """The contents of a tape's memories, as far as Python has read them; `given` returns a tensor from before.
+    """The contents of a tape's memories, as far as Python has read them; `given` returns a tensor from before."""
 
-    `numbers` are the symbolic numbers of the model that are read from values.
-    """
-
-    def __init__(self, tape: Tape, given: Callable[[int], Given], numbers: DataNumbers | None) -> None:
-        self._tape, self._given, self._numbers = tape, given, numbers
+    def __init__(self, tape: Tape, given: Callable[[int], Given]) -> None:
+        self._tape, self._given = tape, given
+        self.numbers: DataNumbers | None = None  # that are read from values
         self._contents: dict[Content, torch.UntypedStorage] = {}
         self._kept: set[Content] = set()  # given tensors and random results
         self._varying: set[Content] = set()  # those that depend on inputs, weights or random numbers
@@ -146,7 +144,7 @@ class Values:
     def _read_by(self, step: Step) -> Sequence[int]:
         """Return the values that a call reads as tensors and as numbers."""
         sizes = step.rule.sizes
-        return [*step.inputs, *self._numbers.values_of(sizes)] if sizes and self._numbers is not None else step.inputs
+        return [*step.inputs, *self.numbers.values_of(sizes)] if sizes and self.numbers is not None else step.inputs
 
     def _varies(self, content: Content) -> bool:
         if content in self._contents:
@@ -196,7 +194,7 @@ class Values:
 
     def _number(self, size: Any, numbers: Mapping[int, Any]) -> Any:
         """Return a symbolic number that a call reads, given the values of those that it is computed from."""
-        return self._numbers.evaluated(size, numbers) if self._numbers is not None else size
+        return self.numbers.evaluated(size, numbers) if self.numbers is not None else size
 
     def _keep(self, rule: Any, first: int, result: Any, given: Sequence[Tensor], varies: bool) -> None:
         """Hold the results of a call that are no views of its inputs."""

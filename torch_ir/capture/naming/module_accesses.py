@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dis
-import sys
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -15,7 +12,6 @@ from torch_ir.ir.graph.origins import is_below
 from torch_ir.ops.torch_internals import MODULE_TABLES, module_table
 
 _TABLE = MODULE_TABLES[2]
-_ACCESSORS = frozenset(("__getitem__", "__getattr__", "__iter__", "get", "get_submodule", "_get_item_by_idx"))
 
 
 class ModuleAccesses:
@@ -28,8 +24,6 @@ class ModuleAccesses:
         self._paths = paths
         self._current: dict[nn.Module, str] = {}  # the path of the latest access or call
         self._pending: dict[nn.Module, list[str]] = {}  # accesses without a call
-        self._accessed: dict[nn.Module, set[str]] = {}
-        self._kept: set[nn.Module] = set()  # accessed again while a variable holds them, which may be called instead
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -52,18 +46,13 @@ class ModuleAccesses:
             return
         path = f"{self._current.get(owner, self._paths[owner][0])}.{name}".lstrip(".")
         self._current[module] = path
-        if len(self._paths[module]) > 1 and _is_in_variable(module):
-            self._kept.add(module)
         self._pending.setdefault(module, []).append(path)
-        self._accessed.setdefault(module, set()).add(path)
 
-    def enter(self, module: nn.Module, outside: str | None) -> tuple[str, bool]:
-        """Return the path by which the module at `outside` calls another, and whether the accesses determine it."""
+    def enter(self, module: nn.Module, outside: str | None) -> str:
+        """Return the path by which the module at `outside` calls another."""
         paths = self._paths[module]
         pending = self._pending.get(module, [])
         below = [path for path in pending if outside is None or is_below(path, outside)] or pending
-        candidates = self._accessed.get(module, ()) if module in self._kept else set(below)
-        is_clear = outside is None or len(candidates or self._accessed.get(module, ())) == 1
         if len(paths) == 1:
             path = paths[0]
         elif below:
@@ -73,24 +62,7 @@ class ModuleAccesses:
         if path in pending:
             del pending[len(pending) - 1 - pending[::-1].index(path)]
         self._current[module] = path
-        return path, is_clear
-
-
-def _is_in_variable(module: nn.Module) -> bool:
-    """Whether a local variable of the code that accesses a module holds it already; not for `self.a(...)`."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_name in _ACCESSORS:
-        frame = frame.f_back
-    if frame is None or _is_call(frame):
-        return False
-    return any(value is module for value in frame.f_locals.values())
-
-
-def _is_call(frame: FrameType) -> bool:
-    """Whether the running instruction loads an attribute in order to call it."""
-    code, at = frame.f_code.co_code, frame.f_lasti
-    name = dis.opname[code[at]]
-    return name == "LOAD_METHOD" or (name == "LOAD_ATTR" and sys.version_info >= (3, 12) and bool(code[at + 1] & 1))
+        return path
 
 
 class _Table(dict[str, Any]):

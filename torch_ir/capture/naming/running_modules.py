@@ -81,16 +81,8 @@ class ModuleCalls:
         paths = self._paths.get(module)
         if paths is None:  # created in forward, so it has no path
             return outside
-        path = paths[0] if self._accesses is None else self._path(self._accesses, module, outside)
+        accesses, outer = self._accesses, None if outside is None else outside.module
+        path = paths[0] if accesses is None else accesses.enter(module, outer)
         number = self._calls.get(path, 0)
         self._calls[path] = number + 1
         return Scope(path, number, class_name(type(module)), outside)
-
-    def _path(self, accesses: ModuleAccesses, module: nn.Module, outside: Scope | None) -> str:
-        path, is_clear = accesses.enter(module, None if outside is None else outside.module)
-        if not is_clear:
-            self.unclear(self._paths[module])
-        return path
-
-    def unclear(self, paths: list[str]) -> None:
-        """Called for a shared module whose path in torch.export's graph is not certain."""

@@ -223,8 +223,13 @@ def _written(sizes: Iterable[Any]) -> list[str]:
     return [str(size) for size in sizes]
 
 
+_OTHER_TWINS = {torch.ops.aten.normal_.default: torch.ops.aten.normal_functional.default}
+
+
 def functional_twin(target: OpOverload) -> OpOverload | None:
     """`aten.relu_.default` -> `aten.relu.default`, if it takes the same arguments."""
+    if target in _OTHER_TWINS:
+        return _OTHER_TWINS[target]
     namespace, name, overload = str(target).split(".")
     packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None) if name.endswith("_") else None
     twin = getattr(packet, overload, None) if packet is not None else None

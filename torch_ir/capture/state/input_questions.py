@@ -31,6 +31,7 @@ from torch_ir.ops.guards import ATTRIBUTES, FIXED_ATTRIBUTE, OWN, answer
 from torch_ir.ops.torch_internals import BASE, IS_PARAMETER, VERSION, pytree
 
 _PROPERTIES = ("requires_grad", "is_leaf", "grad_fn", "grad", BASE, VERSION)
+_GRADIENTS = ("requires_grad", "is_leaf", "grad_fn", "grad")
 _METHODS = ("is_inference", "is_conj", "is_neg", "is_shared", "is_pinned")
 _ASKED: dict[Any, str] = {
     **{getattr(torch.Tensor, name).__get__: name for name in _PROPERTIES},
@@ -97,10 +98,13 @@ def note_inputs(given: Any) -> None:
         _current.questions.inputs = {id(leaf): number for number, leaf in found if isinstance(leaf, torch.Tensor)}
 
 
-def set_questions(kind: type[torch.Tensor]) -> None:
-    """Make a class of tensors note who reads the properties and calls the methods that are questions."""
+def set_questions(kind: type[torch.Tensor], refuse: Callable[[torch.Tensor, str], None]) -> None:
+    """Make a class of tensors note who reads the properties and calls the methods that are questions.
+
+    `refuse` is called where forward asks for gradients.
+    """
     for name in _PROPERTIES:
-        setattr(kind, name, _asking(name))
+        setattr(kind, name, _asking(name, refuse))
     for name in _METHODS:
         setattr(kind, name, _asking_method(name))
     setattr(kind, IS_PARAMETER, _asking_for_class())
@@ -116,13 +120,15 @@ def _missing(tensor: torch.Tensor, name: str) -> Any:
     return object.__getattribute__(tensor, name)
 
 
-def _asking(name: str) -> Any:
+def _asking(name: str, refuse: Callable[[torch.Tensor, str], None]) -> Any:
     """Return a property like that of Tensor that notes who reads it, for a class of tensors."""
     original: Any = getattr(torch.Tensor, name)
 
     def read(tensor: torch.Tensor) -> Any:
         if _current.questions is not None:
             _current.questions.note(tensor, name, sys._getframe(1))
+        if name in _GRADIENTS and _asking_line(sys._getframe(1)):
+            refuse(tensor, f"forward enables gradients and reads {name!r}")
         return original.__get__(tensor)
 
     return property(read, original.__set__)
