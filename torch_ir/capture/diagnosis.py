@@ -50,6 +50,11 @@ def explained(error: BaseException, model: nn.Module) -> ExportError:
     return _refusal(model, place, _reason(error, frames), cause_of(error))
 
 
+def number_needed(model: nn.Module, place: str) -> ExportError:
+    """Return the error for a line where Python needs a number that depends on the data."""
+    return _refusal(model, place, _REMEDIES[Cause.NUMBER_FROM_DATA], Cause.NUMBER_FROM_DATA)
+
+
 def in_brief(error: TorchIRError) -> str:
     """Return what happened, without the fix and torch's own message, if the cause is a known one; else the message."""
     text, what = str(error), _REMEDIES.get(error.cause, "").partition("; ")[0]

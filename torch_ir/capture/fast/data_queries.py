@@ -50,6 +50,14 @@ class DataReadError(NotCoveredError):
     """Python reads data; the model must run once more, with symbolic numbers and `max` of tensors as an operator."""
 
 
+class NumberNeededError(NotCoveredError):
+    """Python needs a number of the data at a place in the code: torch.export cannot capture the model either."""
+
+    def __init__(self, reason: str, *, place: str = "") -> None:
+        super().__init__(reason, cause=Cause.NUMBER_FROM_DATA)
+        self.place = place
+
+
 class Queries:
     """The queries of one recording: `path` has the outcomes of branches on data."""
 
@@ -190,7 +198,7 @@ class Queries:
         """Return the value of an expression over numbers, which Python needs, and guard it."""
         assert self.numbers is not None
         if kind is not bool and not self._may_specialise:
-            raise NotCoveredError("Python needs a number that depends on the data")
+            raise NumberNeededError("Python needs a number that depends on the data", place=self._place())
         if kind is bool and is_asserting(self._frame()):
             return self.numbers.check(expr, "")
         if expr in self._asked:
@@ -289,6 +297,8 @@ class Queries:
         if not self.numbers.decide_form(func, args, kwargs):
             tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if type(leaf) is Ghost]
             return self._recorder._write(self.numbers.rule(func, args, kwargs), tensors)
+        if not self._may_specialise:  # torch.export may keep a size symbolic
+            raise NotCoveredError(f"{func} has a number that depends on the data, which may decide a size")
         with self._recorder:
             args, kwargs = pytree.tree_map_only(SYMBOLIC, _plain, (tuple(args), dict(kwargs)))
             return func(*args, **kwargs)

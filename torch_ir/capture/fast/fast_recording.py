@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -147,8 +148,8 @@ def _record(
             with recorded_decisions(dynamic_shapes) as decisions:
                 ir, refusal = _recorded(model, args, kwargs, recorder, minimums or {}, decisions), None
         except TorchIRError as error:
-            kind = type(error) if isinstance(error, NotCoveredError) else NotCoveredError
-            ir, refusal = None, kind(str(error), cause=error.cause)  # without the traceback, whose frames hold tensors
+            is_own = isinstance(error, NotCoveredError)  # a copy has no traceback, whose frames hold tensors
+            ir, refusal = None, copy(error) if is_own else NotCoveredError(str(error), cause=error.cause)
         finally:
             recorder.queries.close()
             recorder.tape.run.sizes = recorder.tape.run.recorder = None

@@ -46,6 +46,8 @@ def become(recorder: Recorder, tensor: Ghost, other: Ghost) -> Tensor:
         raise NotCoveredError("forward changes the shape or the memory of a weight or input")
     tensor.value, tensor.form = other.value, other.form
     with no_dispatch():
+        if not tensor.numel():  # there is no memory for more elements
+            _aten.resize_.default(tensor, [other.numel()])
         _aten.as_strided_.default(tensor, other.shape, other.stride(), other.storage_offset())
     return tensor
 
@@ -53,7 +55,8 @@ def become(recorder: Recorder, tensor: Ghost, other: Ghost) -> Tensor:
 def _viewed(recorder: Recorder, func: OpOverload) -> Callable[..., Tensor] | None:
     """Return `squeeze_` as `squeeze`, whose result the tensor becomes."""
     packet = getattr(_aten, func.overloadpacket.__name__.removesuffix("_"), None)
-    view = getattr(packet, func._overloadname, None)
+    overloads = [] if packet is None else [getattr(packet, name) for name in packet.overloads()]
+    view = next((each for each in overloads if _arguments(each)[1:] == _arguments(func)[1:]), None)
     if view is None:
         return None
     return lambda tensor, *args, **kwargs: become(recorder, tensor, view(tensor, *args, **kwargs))
