@@ -21,7 +21,12 @@ from torch_ir import IR, extract_ir
 _PAGE = Path(__file__).parents[1] / "docs" / "hard-models.md"
 _BEGIN, _END = "<!-- table -->", "<!-- end of table -->"
 _KEEPS_STATE = ("HiddenCache",)  # which another call finds changed
-_STEPS = {"torch.export": "export", "torch.export in strict mode": "strict", "recording": "recording"}
+_STEPS = {
+    "": "recorder",
+    "torch.export": "export",
+    "torch.export in strict mode": "strict",
+    "recording": "recording",
+}
 
 
 def outcome(hard: Hard) -> str:
@@ -35,7 +40,7 @@ def outcome(hard: Hard) -> str:
         if _guards(ir):
             joined = extract_ir(model, hard.args, kwargs=hard.kwargs, strict=False, explore=16)
             every = outcome_of(joined, model, hard)
-    step = _STEPS[ir.extensions.get("captured_by", "torch.export")]
+    step = _STEPS[ir.extensions.get("captured_by", "")]
     return f"| {hard.name} | {hard.about} | {step} | {told} | {every} |"
 
 

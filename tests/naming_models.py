@@ -14,12 +14,6 @@ X = torch.arange(8.0).reshape(2, 4) / 4 - 1
 Case = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 CASES: dict[str, Callable[[], Case]] = {}
 # Models that the fast recorder leaves to torch.export, and why.
-NOT_FAST = {
-    "buffer_assigned": "forward replaces a parameter or buffer",
-    "shared_nested_call": "a shared module with the paths a, b",
-    "shared_by_index": "a shared module with the paths layers.0, layers.2",
-    "shared_block": "a shared module with the paths a, b",
-}
 
 
 def case(build: Callable[[], Case]) -> Callable[[], Case]:

@@ -32,11 +32,13 @@ def quickly(
     otherwise: Callable[[], IR],
     check: Callable[[], IR] | None = None,
     ways: int = 1,
+    otherwise_by: str = "",
     **options: Any,
 ) -> IR:
     """Return the fast recording if it covers the model, else `otherwise()`; with a check, only if both graphs agree.
 
     `ways` is the largest number of paths through the model's branches on data, `options` are those of `record_fast`.
+    `otherwise_by` names the other way in the graph.
     """
     try:
         refuse_scripted(model)
@@ -47,7 +49,10 @@ def quickly(
     except TorchIRError as reason:
         text = str(reason)
         _log.info("%s is not recorded fast: %s", type(model).__name__, text, extra={"fallback": text})
-        return otherwise()
+        ir = otherwise()
+        if otherwise_by:
+            ir.extensions["captured_by"] = otherwise_by
+        return ir
     return quick if check is None else _checked(quick, check)
 
 

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from torch_ir.capture.crosscheck import quickly
-from torch_ir.capture.data_branches.decision_paths import Path
 from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.export.untraceable import refuse_scripted
 from torch_ir.capture.fast.fast_recording import record_fast
@@ -26,9 +25,8 @@ from torch_ir.errors import Cause, ExportError
 from torch_ir.ir import IR
 from torch_ir.ops.torch_internals import pytree
 
-FIXED = "recording with fixed inputs"
+FIXED, EXPORT = "recording with fixed inputs", "torch.export"
 RECORDING, STRICTLY = "recording", "torch.export in strict mode"
-EVERY_WAY = "torch.export of every path"
 _UNSEEN_IN_STRICT_MODE = frozenset(
     (Cause.BUFFER_CHANGES_FORM, Cause.MEMORY_REPLACED, Cause.INPUT_QUESTION, Cause.SEEDED)
 )
@@ -54,9 +52,7 @@ def steps(request: Request) -> Iterator[Step]:
     if request.fixed:
         yield _step(request, FIXED, with_fixed_inputs)
     elif request.capture != "record":
-        yield _step(request, "torch.export", by_torch_export)
-        if request.ways > 1:
-            yield _step(request, EVERY_WAY, every_way_by_torch_export, after=frozenset((Cause.BRANCH_ON_DATA,)))
+        yield _step(request, EXPORT, by_torch_export)
         if request.dynamic_shapes is None:  # strict mode does not show the model's decisions on sizes
             after = ANY_CAUSE - _UNSEEN_IN_STRICT_MODE
             yield _step(request, STRICTLY, by_strict_torch_export, is_risky=True, after=after)
@@ -68,7 +64,7 @@ def by_torch_export(request: Request) -> IR:
     """Capture by a fast recording, which gives the same graph, or by `torch.export`."""
     if request.is_fast:
         exactly = partial(_exactly, request)
-        options = {"ways": request.ways, "dynamic_shapes": request.dynamic_shapes}
+        options = {"ways": request.ways, "dynamic_shapes": request.dynamic_shapes, "otherwise_by": EXPORT}
         return quickly(request.model, request.call, exactly, _check(request), **options)
     return _exactly(request)
 
@@ -80,13 +76,6 @@ def with_fixed_inputs(request: Request) -> IR:
         return record_fast(request.model, *request.call, fixed=request.fixed)
     except NotCoveredError as reason:
         raise ExportError(f"cannot capture {type(request.model).__name__} with fixed inputs: {reason}") from reason
-
-
-def every_way_by_torch_export(request: Request) -> IR:
-    """Run `torch.export` once for each outcome of the model's branches on data, and join the graphs."""
-    from torch_ir.capture.data_branches.explore_ways import explored
-
-    return explored(partial(_exactly, request), request.ways)
 
 
 def by_strict_torch_export(request: Request) -> IR:
@@ -119,10 +108,10 @@ def _recorded(request: Request) -> IR:
     return explored(recording, request.ways)
 
 
-def _exactly(request: Request, path: Path | None = None) -> IR:
+def _exactly(request: Request) -> IR:
     from torch_ir.capture.export.torch_export import export_to_ir
 
-    return export_to_ir(request.model, request.call, request.dynamic_shapes, path)
+    return export_to_ir(request.model, request.call, request.dynamic_shapes)
 
 
 def _check(request: Request) -> Callable[[], IR] | None:

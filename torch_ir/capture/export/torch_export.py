@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from torch_ir.capture.data_branches.decision_paths import Path
 from torch_ir.capture.diagnosis import definition, explained, refuse_hidden_state, refuse_untracked
 from torch_ir.capture.example_inputs import OwnMemory
 from torch_ir.capture.export.dynamic import (
@@ -24,7 +23,6 @@ from torch_ir.capture.export.dynamic import (
     requested_minimums,
 )
 from torch_ir.capture.export.fake_weights import fake_copy, weight_free
-from torch_ir.capture.export.forced_branches import ForcedOutcomes
 from torch_ir.capture.export.held_weights import held_weights_followed
 from torch_ir.capture.export.untraceable import refuse_scripted
 from torch_ir.capture.export.written_literals import written_literals_forgotten
@@ -47,32 +45,27 @@ from torch_ir.ir import IR
 from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, pytree
 
 
-def export_to_ir(
-    model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None = None, *, in_strict_mode: bool = False
-) -> IR:
-    """Capture a model by `torch.export`; with a path, force the outcomes of its branches on data."""
+def export_to_ir(model: nn.Module, call: Call, dynamic_shapes: Any, *, in_strict_mode: bool = False) -> IR:
+    """Capture a model by `torch.export`."""
     refuse_scripted(model)
     asked = requested_minimums(dynamic_shapes)
     try:
-        return _converted(asked, model, call, dynamic_shapes, path, in_strict_mode)
+        return _converted(asked, model, call, dynamic_shapes, in_strict_mode)
     except ExportError as error:
         if error.cause is not Cause.SIZE_CANNOT_VARY:
             raise
-    ir = _converted(asked, model, call, loosened(dynamic_shapes), path and path.again(), in_strict_mode)
+    ir = _converted(asked, model, call, loosened(dynamic_shapes), in_strict_mode)
     keep_promises(ir, model, call, dynamic_shapes)
     return ir
 
 
-def _converted(
-    minimums: dict[str, int], model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None, in_strict_mode: bool
-) -> IR:
+def _converted(minimums: dict[str, int], model: nn.Module, call: Call, dynamic_shapes: Any, in_strict_mode: bool) -> IR:
     """Run `torch.export` once and convert the result; none of its tensors is kept."""
     noted = nullcontext(AmbientNotes()) if in_strict_mode else ambient_notes()  # strict mode would trace the notes
     with capturing(), contained(model) as tensors, tensors.of_every_mode(), noted as notes:
-        program = trace(model, call, dynamic_shapes, path, in_strict_mode)
+        program = trace(model, call, dynamic_shapes, in_strict_mode)
         refuse_hidden_state(program, model)
-        is_retraced = path is not None and path.is_retraced
-        ir = convert_exported_program(program, requested_minimums=minimums, always_retraced=is_retraced)
+        ir = convert_exported_program(program, requested_minimums=minimums)
         refuse_set_memory(ir)
         meta = program.graph_module.meta
         ir.fixed_layout = meta[LAYOUT] or ir.fixed_layout or meta[COPIES]
@@ -89,14 +82,10 @@ def _drop_values(program: ExportedProgram) -> None:
             node.meta.clear()
 
 
-def trace(
-    model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None = None, in_strict_mode: bool = False
-) -> ExportedProgram:
+def trace(model: nn.Module, call: Call, dynamic_shapes: Any, in_strict_mode: bool = False) -> ExportedProgram:
     """Run `torch.export`, and explain its errors."""
     refuse_attributes(model)
     with weight_free(model) as (mode, fakes), ExitStack() as stack:
-        if path is not None:
-            stack.enter_context(ForcedOutcomes(path))
         if torch.get_default_device().type == "meta":  # literals in forward must keep their values
             stack.enter_context(torch.device("cpu"))
         # strict mode does not show what the model read; assume that it read strides

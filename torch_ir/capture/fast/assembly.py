@@ -16,7 +16,7 @@ from torch_ir.capture.fast.shape_tensors import STALE, Form, Ghost, NotCoveredEr
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC, Size, live_size
 from torch_ir.capture.fast.values_on_demand import Given, NoValuesError
 from torch_ir.capture.naming.constant_keys import ConstantKeys
-from torch_ir.capture.naming.export_names import Names, functional_name, input_names, weight_name
+from torch_ir.capture.naming.export_names import Names, functional_name, names_of_inputs, weight_name
 from torch_ir.capture.naming.running_modules import Scope
 from torch_ir.capture.program.functional_writes import Writes, without_writes
 from torch_ir.capture.state.held_contents import PLAIN
@@ -107,9 +107,7 @@ class Assembly:
     def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Return the inputs with ghosts for tensors."""
         leaves, self._in_spec = pytree.tree_flatten((args, kwargs))
-        names = input_names(self.model, args, kwargs)
-        if len(names) != len(leaves):
-            raise NotCoveredError("inputs that do not match the arguments of forward")
+        names = names_of_inputs(self.model, args, kwargs, len(leaves))
         replaced: list[Any] = []
         forms = [None] * len(leaves) if self.recorder.sizes is None else self.recorder.sizes.inputs
         for name, leaf, form in zip(names, leaves, forms, strict=True):

@@ -22,7 +22,7 @@ from torch_ir.capture.fast.rule_answers import Question, Rule, described_by_valu
 from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC
 from torch_ir.capture.fast.values_on_demand import Given, NoValuesError, Values, plainly
-from torch_ir.capture.program.provenance import is_asserting, running_frame, user_line, users_frame
+from torch_ir.capture.program.provenance import code_line, is_asserting, running_frame
 from torch_ir.errors import Cause
 from torch_ir.ops.guards import decision, fixed_shape, fixed_value
 from torch_ir.ops.torch_internals import OpOverload, dispatch_mode_count, pytree
@@ -311,7 +311,8 @@ class Queries:
 
     def _place(self) -> str:
         """Return the user's innermost line, which may be in a function that forward calls."""
-        return user_line(users_frame(sys._getframe(1), type(self._recorder).run.__code__))
+        frame = self._frame()
+        return "" if frame is None else code_line(frame.f_code, frame.f_lineno)
 
     def _frame(self) -> FrameType | None:
         return running_frame(sys._getframe(1), type(self._recorder).run.__code__)

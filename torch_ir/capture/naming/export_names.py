@@ -100,3 +100,12 @@ def _step(key: Any) -> str:
     if isinstance(key, pytree.MappingKey):
         return re.sub(r"[^a-zA-Z0-9]", "_", str(key.key)).lower()
     return str(key.idx if isinstance(key, pytree.SequenceKey) else key.name).lower()
+
+
+def names_of_inputs(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], count: int) -> list[str]:
+    """Return the names of the input leaves; numbered if the signature of `forward` does not determine them."""
+    try:
+        names = input_names(model, args, kwargs)
+    except (TypeError, ValueError):
+        names = []
+    return names if len(names) == count else [f"arg{number}" for number in range(count)]

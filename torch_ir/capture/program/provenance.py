@@ -110,7 +110,7 @@ def users_frame(frame: FrameType | None, outermost: CodeType | None = None) -> s
 def running_frame(frame: FrameType | None, outermost: CodeType | None = None) -> FrameType | None:
     """Return the innermost frame of the user's code, up to the frame of `outermost`."""
     while frame is not None and frame.f_code is not outermost:
-        if is_users(frame.f_code.co_filename):
+        if is_users_code(frame.f_code):
             return frame
         frame = frame.f_back
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +10,7 @@ from torch import fx, nn
 from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, TensorArgument
 
 from torch_ir.capture.naming.constant_keys import ConstantKeys
-from torch_ir.capture.naming.export_names import Names, call_name, input_names, weight_name
+from torch_ir.capture.naming.export_names import Names, call_name, weight_name
 from torch_ir.capture.record.run_recorder import Recorder
 from torch_ir.capture.walk import weights
 from torch_ir.ops.tensor_data import plain_tensors
@@ -58,15 +58,6 @@ def read_constants(recorder: Recorder, unread: Collection[fx.Node]) -> Iterator[
             is_written = dense_memory_key(tensor) in recorder.written
             kind = InputKind.BUFFER if is_written else InputKind.CONSTANT_TENSOR
             yield node, Given(kind, weight_name("c", key), tensor, key, False if is_written else None)
-
-
-def names_of_inputs(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], count: int) -> list[str]:
-    """Return the names of the input leaves; numbered if the signature of `forward` does not determine them."""
-    try:
-        names = input_names(model, args, kwargs)
-    except (TypeError, ValueError):
-        names = []
-    return names if len(names) == count else [f"arg{number}" for number in range(count)]
 
 
 def unread_literals(graph: fx.Graph, constants: Collection[fx.Node]) -> dict[fx.Node, None]:

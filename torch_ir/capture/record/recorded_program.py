@@ -24,6 +24,7 @@ from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.export.fake_weights import fake_copy, has_no_values, weight_free
 from torch_ir.capture.export.untraceable import refuse_scripted
 from torch_ir.capture.instrument import capturing, intercepted, without_libraries
+from torch_ir.capture.naming.export_names import names_of_inputs
 from torch_ir.capture.program.lift_constants import plain_parameters
 from torch_ir.capture.program.no_op_copies import no_op_copies, torch_version
 from torch_ir.capture.program.program_to_ir import convert_exported_program
@@ -35,7 +36,6 @@ from torch_ir.capture.record.placeholders import (
     argument,
     held_weights,
     name_nodes,
-    names_of_inputs,
     order_placeholders,
     read_constants,
     unread_literals,
