@@ -190,8 +190,11 @@ def all_intercepted(handlers: Mapping[tuple[Any, str], Handler]) -> Iterator[Non
             _here.handlers.update(handlers)
             yield
         finally:
-            _here.handlers = {key: handler for key, handler in _here.handlers.items() if key not in outer}
-            _here.handlers.update((key, handler) for key, handler in outer.items() if handler is not None)
+            for key, handler in outer.items():
+                if handler is None:
+                    _here.handlers.pop(key, None)
+                else:
+                    _here.handlers[key] = handler
             _take_back(mark)
 
 

@@ -195,6 +195,14 @@ def has_forward_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
+MODULE_CALL = "_call_impl"  # the method of a module that runs hooks and forward; 2.9 to 2.15
+
+
+def has_compiled_call(module: nn.Module) -> bool:
+    """Whether a call of a module runs what `module.compile()` made (`_compiled_call_impl`; 2.9 to 2.15)."""
+    return module._compiled_call_impl is not None
+
+
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return `tensor.grad` without a warning for tensors that are not leaves (`_grad`; 2.9 to 2.15)."""
     found: torch.Tensor | None = tensor._grad
