@@ -94,14 +94,14 @@ def check_walk(seed: int, how: str, inputs: int) -> None:
 pytestmark = pytest.mark.filterwarnings("ignore:captured by", "ignore:the values of")
 
 
-@pytest.mark.parametrize("how", ["export", "record"])
+@pytest.mark.parametrize("how", ["auto", "record"])
 @pytest.mark.parametrize("seed", range(2))
 def test_a_random_program_that_branches_on_data(seed: int, how: str) -> None:
     check_walk(seed, how, 20)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["export", "record"])
+@pytest.mark.parametrize("how", ["auto", "record"])
 @pytest.mark.parametrize("seed", range(2, 34))
 def test_many_random_programs_that_branch_on_data(seed: int, how: str) -> None:
     check_walk(seed, how, 45)

@@ -136,7 +136,9 @@ def captured(model: nn.Module, call: tuple[Any, ...], varying: Any, **options: A
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return extract_ir(model, call, dynamic_shapes=varying, **options).to_json()
+            ir = extract_ir(model, call, dynamic_shapes=varying, **options)
+            ir.extensions.clear()  # the way by which it was captured
+            return ir.to_json()
         except TorchIRError as error:
             return str(error)
 

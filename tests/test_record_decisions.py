@@ -61,7 +61,7 @@ def test_a_decision_says_what_was_assumed_and_replay_checks_it() -> None:
         IRExecutor(ir, model.state_dict())(-torch.ones(3, 4))
 
 
-@pytest.mark.parametrize("how", ["record", "export"])
+@pytest.mark.parametrize("how", ["record", "auto"])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_every_way_that_a_model_can_go_is_one_graph(how: str, device: str) -> None:
     """Branches with their writes to buffers, joined; no values are needed."""
@@ -121,7 +121,7 @@ def test_a_way_that_raises_is_left_out_and_guarded() -> None:
 def test_ways_that_return_different_forms_cannot_be_joined() -> None:
     model = module(lambda self, x: x if x.sum() > 0 else x[0])
     with pytest.raises(ExportError, match="cannot capture"):
-        extract_ir(model.to("meta"), (X.to("meta"),), capture="export", explore=4)
+        extract_ir(model.to("meta"), (X.to("meta"),), explore=4)
     with pytest.raises(Exception, match=r"dtypes for different outcomes: float32\[4\] and float32\[3, 4\]"):
         extract_ir(model, (X - 9,), strict=False, capture="record", explore=4)
 

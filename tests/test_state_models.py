@@ -21,7 +21,7 @@ def sample() -> list[Case]:
 
 def test_a_sample_is_never_silently_wrong() -> None:
     """And the comparison distinguishes kept state, lost state with a warning, and a refusal."""
-    cases, names = sample(), {"CountsInBuffer": SAME, "Counts": WARNED, "AssignsDataOfTemporary": REFUSED}
+    cases, names = sample(), {"CountsInBuffer": SAME, "Counts": WARNED, "AssignsDataOfParameter": REFUSED}
     verdicts = swept([*cases, *(Case((name,)) for name in names)])
     known = [verdict.kind for verdict in verdicts[len(cases) :]]
     del verdicts[len(cases) :]

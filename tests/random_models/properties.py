@@ -156,6 +156,7 @@ def _same_by_export(made: Built, ir: IR) -> str:
         exact = captured(made, capture="export")
     except TorchIRError:  # only a recording has it
         return ""
+    exact.extensions |= ir.extensions  # the way by which it was captured
     if ir.to_json() == exact.to_json():
         return ""
     pairs = zip(exact.to_json().splitlines(), ir.to_json().splitlines(), strict=False)

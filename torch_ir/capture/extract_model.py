@@ -76,6 +76,8 @@ def extract_ir(
     with exclusive():  # during a capture, the weights of the model are replaced
         _check_request(model, call, strict)
         _check_options(capture, blocks, leaf, dynamic_shapes, fixed, time_limit)
+        if capture == "export" and explore not in (None, 1):
+            raise ExportError("explore follows branches by recording, which capture='export' excludes; leave out one")
         known = with_fixed(model, call, fixed or {})
         ways, in_blocks = _ways(model, call, explore), blocks == "function" and level == "aten"
         is_fast = _is_fast(capture, dynamic_shapes)

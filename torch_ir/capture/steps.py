@@ -56,7 +56,7 @@ def steps(request: Request) -> Iterator[Step]:
         if request.dynamic_shapes is None:  # strict mode does not show the model's decisions on sizes
             after = ANY_CAUSE - _UNSEEN_IN_STRICT_MODE
             yield _step(request, STRICTLY, by_strict_torch_export, is_risky=True, after=after)
-    if request.capture != "export" and request.dynamic_shapes is None:
+    if request.capture != "export" and request.dynamic_shapes is None and not request.fixed:
         yield _step(request, RECORDING, by_recording)
 
 

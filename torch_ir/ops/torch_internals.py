@@ -149,6 +149,8 @@ buffer_table: Callable[[nn.Module], dict[str, torch.Tensor | None]] = attrgetter
 module_table: Callable[[nn.Module], dict[str, nn.Module | None]] = attrgetter("_modules")  # 2.9 to 2.15
 non_persistent_names: Callable[[nn.Module], set[str]] = attrgetter("_non_persistent_buffers_set")  # 2.9 to 2.15
 codegen_of: Callable[[torch.fx.Graph], Any] = attrgetter("_codegen")  # writes a graph as Python; 2.9 to 2.15
+compiled_call: Callable[[nn.Module], Any] = attrgetter("_compiled_call_impl")  # of `module.compile()`; 2.9 to 2.15
+MODULE_CALL = "_call_impl"  # the method of a module that runs hooks and forward; 2.9 to 2.15
 MODULE_TABLES = ("_parameters", "_buffers", "_modules")  # attributes of a module; 2.9 to 2.15
 
 
@@ -193,14 +195,6 @@ VERSION = "_version"  # the attribute that counts writes to a tensor; 2.9 to 2.1
 def has_forward_hooks(module: nn.Module) -> bool:
     """Whether a module has hooks before or after forward (`_forward_hooks`, `_forward_pre_hooks`; 2.9 to 2.15)."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
-
-
-MODULE_CALL = "_call_impl"  # the method of a module that runs hooks and forward; 2.9 to 2.15
-
-
-def has_compiled_call(module: nn.Module) -> bool:
-    """Whether a call of a module runs what `module.compile()` made (`_compiled_call_impl`; 2.9 to 2.15)."""
-    return module._compiled_call_impl is not None
 
 
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -257,16 +251,13 @@ def script_type(value: torch.ScriptObject) -> str:
     return str(value._type())
 
 
-# how many dispatch modes are active in this thread; inside the handler of a mode, it is not; 2.9 to 2.15
-dispatch_mode_count: Callable[[], int] = torch._C._len_torch_dispatch_stack
 # whether a tensor wraps others; torch's type guard excludes plain tensors; 2.9 to 2.15
 is_traceable_wrapper_subclass: Callable[[Any], bool] = _python_dispatch.is_traceable_wrapper_subclass
 HAS_MKL: bool = torch._C.has_mkl  # whether torch is built with it; 2.9 to 2.15
 HAS_MKLDNN: bool = torch._C._has_mkldnn  # whether torch is built with oneDNN; 2.9 to 2.15
 make_wrapper_subclass: Callable[..., Any] = torch.Tensor._make_wrapper_subclass  # without memory; 2.9 to 2.15
 DROPOUT_COPIES = is_before(torch.__version__, "2.14")  # when off; since 2.14, its shape rule returns the input itself
-# `sqrt` -> the same of a symbolic number; 2.9 to 2.15
-SYMBOLIC_MATH: dict[str, Callable[..., Any]] = {
+SYMBOLIC_MATH: dict[str, Callable[..., Any]] = {  # `sqrt` -> the same of a symbolic number; 2.9 to 2.15
     name: getattr(torch, f"_sym_{name}") for name in ("sqrt", "log2", "sin", "cos", "tan", "tanh")
 }
 
@@ -291,7 +282,7 @@ TRANSFORMS = {
 
 def is_transforming() -> bool:
     """Whether code runs in a transform of torch.func, or below a dispatch mode (private functions; 2.9 to 2.15)."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or dispatch_mode_count() > 0
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch._C._len_torch_dispatch_stack() > 0
 
 
 TENSOR_CHECK = (torch, "_check_tensor_all_with")  # raises unless all elements are true; 2.9 to 2.15

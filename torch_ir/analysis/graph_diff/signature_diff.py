@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from torch_ir.analysis.graph_diff.node_diff import described, tables
 from torch_ir.analysis.graph_diff.node_keys import facts
@@ -18,13 +19,19 @@ def signatures(one: IR, other: IR, *, with_modules: bool) -> Iterator[str]:
         if facts(mine) != facts(its):
             yield f"input {at}: {described(mine)} / {described(its)}"
     for name in ("input_tree", "output_tree", "constraints", "device", "mesh", "fixed_layout", "extensions"):
-        mine, its = getattr(one, name), getattr(other, name)
+        mine, its = _compared(one, name), _compared(other, name)
         if repr(mine) != repr(its):
             yield f"{name}: {mine!r} / {its!r}"
     ranges = [{name: symbol.range for name, symbol in ir.symbols.items()} for ir in (one, other)]
     yield from (f"size {text}" for text in tables(*ranges))
     if with_modules:
         yield from (f"module {text}" for text in tables(one.modules, other.modules))
+
+
+def _compared(ir: IR, name: str) -> Any:
+    """Return an attribute of a graph, without the way by which it was captured."""
+    value = getattr(ir, name)
+    return {key: each for key, each in value.items() if key != "captured_by"} if name == "extensions" else value
 
 
 def weights(one: IR, other: IR, *, with_order: bool) -> Iterator[str]:

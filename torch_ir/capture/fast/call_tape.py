@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from torch_ir.capture.fast.rule_answers import Rule
+from torch_ir.capture.fast.call_rule import Rule
 from torch_ir.capture.fast.shape_tensors import Form, Ghost, Run, form_of
 from torch_ir.capture.naming.running_modules import Scope
 

@@ -14,7 +14,8 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_ir.capture.export.symbolic_sizes import Bindings, SymbolNames
-from torch_ir.capture.fast.rule_answers import FixedFakes, Question, Rule
+from torch_ir.capture.fast.call_rule import Rule
+from torch_ir.capture.fast.rule_answers import FixedFakes, Question
 from torch_ir.capture.fast.shape_tensors import Ghost
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC, WRAPPED, Size, live_size
 from torch_ir.ir import Symbol, TensorMeta, evaluate

@@ -18,14 +18,15 @@ import torch
 from torch import Tensor
 
 from torch_ir.capture.data_branches.decision_paths import EndlessError, NoValueError, Path
-from torch_ir.capture.fast.rule_answers import Question, Rule, described_by_values, item_rule
+from torch_ir.capture.fast.call_rule import Rule
+from torch_ir.capture.fast.rule_answers import Question, described_by_values, item_rule
 from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC
 from torch_ir.capture.fast.values_on_demand import Given, NoValuesError, Values, plainly
 from torch_ir.capture.program.provenance import code_line, is_asserting, running_frame
 from torch_ir.errors import Cause
 from torch_ir.ops.guards import decision, fixed_shape, fixed_value
-from torch_ir.ops.torch_internals import OpOverload, dispatch_mode_count, pytree
+from torch_ir.ops.torch_internals import OpOverload, is_transforming, pytree
 
 if TYPE_CHECKING:
     from torch_ir.capture.fast.data_numbers import DataNumbers
@@ -183,6 +184,8 @@ class Queries:
         if self.values.are_constant(asked) or asked.is_complex():
             return self._answered(asked)
         self._require_data_followed()
+        if self._recorder.sizes is not None:
+            raise NotCoveredError("a number that depends on the data, with dynamic sizes")
         if self.numbers is None:
             from torch_ir.capture.fast.data_numbers import DataNumbers  # slow to import, and needed by few models
 
@@ -307,7 +310,7 @@ class Queries:
 
     def _recording(self) -> AbstractContextManager[Any]:
         """Return a context in which calls are recorded, inside a call that is recorded and outside of one."""
-        return nullcontext() if dispatch_mode_count() else self._recorder
+        return nullcontext() if is_transforming() else self._recorder
 
     def _place(self) -> str:
         """Return the user's innermost line, which may be in a function that forward calls."""

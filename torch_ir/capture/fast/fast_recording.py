@@ -91,9 +91,9 @@ def record_fast(
             return _record(model, args, kwargs, None, with_functions, **options, follows_data=True)
     minimums = requested_minimums(dynamic_shapes)
     try:
-        return _record_open(model, args, kwargs, dynamic_shapes, with_functions, minimums)
+        return _record_open(model, args, kwargs, dynamic_shapes, with_functions, minimums, path=path)
     except SizeCannotVaryError:  # as far as torch can prove; continue as with torch.export
-        ir = _record_open(model, args, kwargs, loosened(dynamic_shapes), with_functions, minimums)
+        ir = _record_open(model, args, kwargs, loosened(dynamic_shapes), with_functions, minimums, path=path)
     try:
         keep_promises(ir, model, (tuple(args), kwargs), dynamic_shapes)
     except ExportError as error:
@@ -101,12 +101,20 @@ def record_fast(
     return ir
 
 
-def _record_open(*request: Any) -> IR:
-    """Record with sizes that vary; once more where what earlier captures asked leads torch elsewhere."""
-    try:
-        return _record(*request)
-    except StaleAnswersError:
-        return _record(*request)
+def _record_open(*request: Any, path: Path | None) -> IR:
+    """Record with sizes that vary; once more where Python reads data, or where earlier answers lead torch elsewhere."""
+    follows_data = is_again = False
+    while True:
+        if path is not None:
+            path.again()
+        try:
+            return _record(*request, path=path, follows_data=follows_data)
+        except DataReadError:
+            follows_data = True
+        except StaleAnswersError:
+            if is_again:
+                raise
+            is_again = True
 
 
 def _record_fixed(

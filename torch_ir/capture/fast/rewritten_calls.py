@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError
-from torch_ir.ops.effects import mutated_arguments
+from torch_ir.ops.effects import gives_its_input, mutated_arguments
 from torch_ir.ops.functional_calls import UPDATING
 from torch_ir.ops.torch_internals import OpOverload, no_dispatch, schema_of
 
@@ -44,6 +44,9 @@ def become(recorder: Recorder, tensor: Ghost, other: Ghost) -> Tensor:
     """Make one tensor of the run another one, whose form it takes."""
     if tensor.value in recorder.tape.given_values:
         raise NotCoveredError("forward changes the shape or the memory of a weight or input")
+    made = next(step for step in reversed(recorder.tape.steps) if step.first <= tensor.value)
+    if gives_its_input(str(made.rule.func), made.rule.attrs):
+        raise NotCoveredError(f"forward changes the shape of the result of {made.rule.func}, which is its input")
     tensor.value, tensor.form = other.value, other.form
     with no_dispatch():
         if not tensor.numel():  # there is no memory for more elements

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
+from torch_ir.capture.fast.call_rule import Output, Place, Rule
 from torch_ir.capture.fast.shape_tensors import (
     Form,
     Ghost,
@@ -25,7 +26,6 @@ from torch_ir.ops.effects import (
     gives_its_input,
     is_forbidden,
     may_alias,
-    may_draw,
     mutated_arguments,
     updates_statistics,
 )
@@ -60,88 +60,12 @@ _default_dtype = torch.get_default_dtype  # the original, not its patch
 _ATTRIBUTES = (bool, int, float, complex, str, type(None))
 
 
-@dataclass(frozen=True, eq=False)
-class Output:
-    """One result: its form, and the index of the input that it is, or shares memory with."""
-
-    form: Form
-    same_as: int | None = None
-    view_of: int | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Rule:
-    """One kind of call: an operator with all arguments but its tensors, and its results."""
-
-    func: OpOverload
-    op_type: str
-    name: str
-    args: tuple[str, ...]  # the argument name of each input
-    order: tuple[int, ...]  # the position of each input among the tensors of the call
-    attrs: Mapping[str, Any]
-    outputs: tuple[Output | None, ...]
-    makes_list: type | None  # the type of the container, if there are several results
-    answer: Any = None  # of a call that returns no tensor and has no node
-    is_question: bool = False
-    new_value: Form | None = None  # of a call that writes: the form of its functional twin's result
-    assertion: Rule | None = None  # that torch.export inserts before a cast
-    call: tuple[Any, Any] = ((), {})  # the arguments and keywords, with indices in place of tensors
-
-    @cached_property
-    def is_in_order(self) -> bool:
-        """Whether the inputs are the tensors of the call, in their order."""
-        return self.order == tuple(range(len(self.order)))
-
-    @cached_property
-    def only_output(self) -> Output | None:
-        """Return the output of a call that returns one new tensor and writes to none."""
-        is_plain = len(self.outputs) == 1 and self.makes_list is None and self.new_value is None
-        output = self.outputs[0] if is_plain else None
-        return output if output is not None and output.same_as is None else None
-
-    @cached_property
-    def is_random(self) -> bool:
-        return may_draw(self.func)
-
-    @cached_property
-    def copied(self) -> tuple[str, ...]:
-        """Return the attributes that each node has a copy of: lists, which can be changed in place, and open sizes."""
-        return tuple(name for name, value in self.attrs.items() if isinstance(value, list) or type(value) is Size)
-
-    @cached_property
-    def sizes(self) -> tuple[Size, ...]:
-        """Return the symbolic numbers among the arguments."""
-        return tuple(leaf for leaf in pytree.tree_leaves(list(self.attrs.values())) if type(leaf) is Size)
-
-    @cached_property
-    def elements(self) -> list[int | None]:
-        """Return the indices of the present results; None for a single result."""
-        if self.makes_list is None:
-            return [None] if self.outputs else []
-        return [index for index, output in enumerate(self.outputs) if output is not None]
-
-
 class _Answer(NamedTuple):
     """The inferred result of a call: the new value of a write, the result, and the tensors that were passed."""
 
     new_value: Form | None
     result: Any
     given: Sequence[torch.Tensor]
-
-
-def filled_call(rule: Rule, tensors: Sequence[torch.Tensor], number: Callable[[Size], Any]) -> tuple[Any, Any]:
-    """Return the arguments and keywords of a recorded call with these inputs of its step."""
-    by_place: dict[int, torch.Tensor] = dict(zip(rule.order, tensors, strict=True))
-
-    def filled(value: Any) -> Any:
-        if type(value) is _Place:
-            return by_place[value]
-        if isinstance(value, (list, tuple)):
-            return [filled(item) for item in value]
-        return number(value) if type(value) is Size else value
-
-    args, kwargs = rule.call
-    return [filled(value) for value in args], {name: filled(value) for name, value in kwargs.items()}
 
 
 class UnknownTensorError(Exception):
@@ -338,10 +262,6 @@ def _needs_data() -> tuple[type[Exception], ...]:
     return GuardOnDataDependentSymNode, DataDependentOutputError, DynamicOutputShapeError
 
 
-class _Place(int):
-    """The index of a tensor of a call, in place of the tensor."""
-
-
 class _Places:
     """Replaces the tensors of a call by their indices: arguments first, then keywords."""
 
@@ -357,7 +277,7 @@ class _Places:
     def _replaced(self, value: Any) -> Any:
         if type(value) is Ghost:
             self.forms.append(self._form(value.form))
-            return _Place(len(self.forms) - 1)
+            return Place(len(self.forms) - 1)
         if self._size is not None and isinstance(value, SYMBOLIC):
             return self._size(value)
         return [self._replaced(item) for item in value] if isinstance(value, (list, tuple)) else value
@@ -365,7 +285,7 @@ class _Places:
 
 def _filled(value: Any, fakes: Sequence[torch.Tensor], source: Any) -> Any:
     """Return an argument with fake tensors and torch's numbers filled in."""
-    if type(value) is _Place:
+    if type(value) is Place:
         return fakes[value]
     return [_filled(item, fakes, source) for item in value] if isinstance(value, list) else source.number(value)
 
@@ -392,7 +312,7 @@ def item_rule(form: Form) -> Rule:
     is_float, is_bool = form.dtype.is_floating_point, form.dtype == torch.bool
     dtype = torch.float64 if is_float else torch.bool if is_bool else torch.int64
     made = Output(interned_form(((), (), dtype, form.device, 0)))
-    item, place = torch.ops.aten.item.default, _Place(0)
+    item, place = torch.ops.aten.item.default, Place(0)
     return Rule(item, str(item), "item", ("self",), (0,), {}, (made,), None, call=([place], {}))
 
 
@@ -441,13 +361,13 @@ def _described(
 def _assertion(dtype: torch.dtype, device: torch.device) -> Rule:
     """Return the rule of the assertion that torch.export inserts before a cast."""
     facts = {"dtype": dtype, "device": device, "layout": torch.strided}
-    bound = bind(_ASSERT, (_Place(0),), facts)
+    bound = bind(_ASSERT, (Place(0),), facts)
     return replace(_described(_ASSERT, _ASSERT, bound, None, ()), name="_assert_tensor_metadata_default")
 
 
 def _sort(name: str, value: Any, inputs: dict[str, int], attrs: dict[str, Any]) -> None:
     """Sort an argument into tensors and other values; a list with tensors is split into elements."""
-    if type(value) is _Place:
+    if type(value) is Place:
         inputs[name] = int(value)
     elif isinstance(value, (list, tuple)) and _has_place(value):
         for index, item in enumerate(value):
@@ -457,7 +377,7 @@ def _sort(name: str, value: Any, inputs: dict[str, int], attrs: dict[str, Any]) 
 
 
 def _has_place(value: Any) -> bool:
-    return any(map(_has_place, value)) if isinstance(value, (list, tuple)) else type(value) is _Place
+    return any(map(_has_place, value)) if isinstance(value, (list, tuple)) else type(value) is Place
 
 
 def _attribute(value: Any) -> Any:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from torch_ir.capture.fast.assembly import Assembly
 from torch_ir.capture.fast.assigned_weights import write_assigned
+from torch_ir.capture.fast.call_rule import Rule
 from torch_ir.capture.fast.call_tape import Step, Tape
-from torch_ir.capture.fast.rule_answers import Rule
 from torch_ir.capture.fast.shape_tensors import Ghost
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC, Size
 from torch_ir.capture.state.frozen_state import frozen_by

@@ -13,10 +13,11 @@ from torch.overrides import TorchFunctionMode
 
 from torch_ir.capture.data_branches.decision_paths import Path
 from torch_ir.capture.fast.autocast_regions import AutocastRegions
+from torch_ir.capture.fast.call_rule import Rule
 from torch_ir.capture.fast.call_tape import Step, Tape
 from torch_ir.capture.fast.data_queries import QUERIES, Queries
 from torch_ir.capture.fast.rewritten_calls import become, rewritten
-from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, has_size, key_of_call
+from torch_ir.capture.fast.rule_answers import Inference, Key, UnknownTensorError, has_size, key_of_call
 from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NeedsValuesError, NotCoveredError
 from torch_ir.capture.instrument import builtins_of_tensors
 from torch_ir.capture.naming.gradient_places import GradientPlaces

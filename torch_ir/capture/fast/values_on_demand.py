@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torch_ir.capture.fast.call_rule import filled_call
 from torch_ir.capture.fast.call_tape import Step, Tape
-from torch_ir.capture.fast.rule_answers import filled_call
 from torch_ir.capture.fast.shape_tensors import Form, Ghost, NotCoveredError
 from torch_ir.capture.instrument import outside_modes
 from torch_ir.ops.effects import gives_its_input
@@ -162,6 +162,8 @@ class Values:
         for content in sources:
             if content in self._contents:
                 continue
+            if self._tape.forms[content[0]].is_open:
+                raise NoValuesError("Python reads a value while sizes vary")
             name, tensor = self._given(content[0])
             if tensor.is_meta or isinstance(tensor, FakeTensor):
                 raise NoValuesError(f"Python reads a value that depends on {name!r}, which has none")

@@ -14,8 +14,7 @@ from torch_ir.capture.naming.module_accesses import ModuleAccesses
 from torch_ir.capture.program.provenance import class_name
 from torch_ir.capture.walk import walk
 from torch_ir.ir import Origin
-from torch_ir.ops.torch_internals import MODULE_CALL as CALL
-from torch_ir.ops.torch_internals import has_compiled_call
+from torch_ir.ops.torch_internals import MODULE_CALL, compiled_call
 
 
 class Scope:
@@ -76,10 +75,10 @@ class ModuleCalls:
                 self.scope = outside
 
         accesses = nullcontext() if self._accesses is None else self._accesses.watched()
-        # torch's own hooks for all modules take far longer, and so does a change of `__call__`: Python then updates every
-        # subclass of Module that the process has
-        is_compiled = any(has_compiled_call(module) for module in self._paths)
-        with accesses, intercepted(nn.Module, "__call__" if is_compiled else CALL, call):
+        # torch's own hooks for all modules take far longer, and so does a change of `__call__`, after which Python
+        # updates every subclass of Module
+        is_compiled = any(compiled_call(module) is not None for module in self._paths)
+        with accesses, intercepted(nn.Module, "__call__" if is_compiled else MODULE_CALL, call):
             yield
 
     def _entered(self, module: nn.Module, outside: Scope | None) -> Scope | None:

@@ -59,7 +59,11 @@ class InputQuestions:
                     cause=Cause.INPUT_QUESTION,
                 )
             self.asked[number, name] = -1, line  # the guard's own question must not be noted
-            self.asked[number, name] = answer(tensor, name), line
+            try:
+                self.asked[number, name] = answer(tensor, name), line
+            except BaseException:
+                del self.asked[number, name]
+                raise
 
     def guard(self, ir: IR, call: Any) -> None:
         """Insert a guard for each question; refuse the graph if the answer was not that of the example input."""
