@@ -9,27 +9,37 @@ from tests.shape_calls import (
     DTYPES,
     Calls,
     adaptive,
+    adaptive_by,
     attention,
     attention_options,
     average_pooled,
     batch_norm,
     binary,
     clamped,
+    class_loss,
     comparison,
     convolution,
     dimension,
     dropout,
+    einsum,
     embedding,
     floor,
     gather,
     group_norm,
+    image,
     layer_norm,
     linear,
+    loss,
     matmul,
     max_pooled,
+    pooled_by,
     power,
+    shuffled,
+    smoothed_class_loss,
     softmax,
+    transposed_convolution,
     unary,
+    upsampled,
     with_dimension,
 )
 
@@ -304,6 +314,46 @@ def asserted(call: Calls) -> tuple[Any, ...]:
     return tensor, None, None, call.one_of(None, tensor.dtype, tensor.dtype)
 
 
+def varied(call: Calls) -> tuple[Any, ...]:
+    tensor, dims, keeps = mean(call)
+    return tensor, dims, call.one_of(False, True), keeps
+
+
+def extreme(call: Calls) -> tuple[Any, ...]:
+    return *with_dimension(call), call.one_of(False, True)
+
+
+def instance_norm(call: Calls) -> tuple[Any, ...]:
+    x, weight, bias, mean, variance, *_ = batch_norm(call)
+    statistics = call.one_of((None, None), (None, None), (mean, variance))
+    return x, weight, bias, *statistics, call.one_of(True, True, False), 0.1, 1e-5, True
+
+
+def sloped(call: Calls) -> tuple[Any, ...]:
+    shape, dtype = call.shape(), call.dtype()
+    return call.tensor(shape, dtype), call.tensor([*call.one_of([1], [1], shape[1:2])], dtype)
+
+
+def outer(call: Calls) -> tuple[Any, ...]:
+    one, other = binary(call)[0], binary(call)[0]
+    sizes = [call.one_of(1, 3), call.one_of(1, 4)]
+    return tuple(call.tensor([size], each.dtype) for size, each in zip(sizes, (one, other), strict=True))
+
+
+def square(call: Calls) -> tuple[Any, ...]:
+    return (call.one_of(0, 1, 4),)
+
+
+def rectangle(call: Calls) -> tuple[Any, ...]:
+    return call.one_of(0, 1, 4), call.one_of(0, 1, 4)
+
+
+def padded_by_elements(call: Calls) -> tuple[Any, ...]:
+    tensor = image(call, call.one_of(1, 2, 3))
+    sizes = [call.one_of(0, 1, 1, 2) for _ in range(call.one_of(2, 4, 6))]
+    return tensor, sizes, call.one_of("reflect", "replicate"), None
+
+
 def where_to(call: Calls, with_dtype: bool = True) -> dict[str, Any]:
     """Keywords of operators that create tensors."""
     dtype = {"dtype": call.one_of(None, *DTYPES)} if with_dtype else {}
@@ -329,7 +379,14 @@ MAKERS: dict[str, Callable[[Calls], tuple[Any, ...]]] = {
     "new_ones": created_like, "new_empty": created_like, "new_full": created_full_like, "full_like": filled,
     "type_as": cast_as, "rand": created, "randn": created, "index_put": put_at_indices, "slice_scatter": put_in_slice,
     "select_scatter": put_in_place_of_one, "flip": flipped, "tril": square_of, "triu": square_of, "diff": differences,
-    "linalg_vector_norm": normed, "floor_divide": binary, "_assert_tensor_metadata": asserted,
+    "linalg_vector_norm": normed, "max_pool1d": pooled_by(1), "max_pool3d": pooled_by(3),
+    "avg_pool1d": pooled_by(1, is_mean=True), "log_softmax": softmax,
+    "adaptive_avg_pool1d": adaptive_by(1), "adaptive_avg_pool3d": adaptive_by(3), "instance_norm": instance_norm,
+    "pixel_shuffle": shuffled, "prelu": sloped, "mse_loss": loss, "l1_loss": loss,
+    "smooth_l1_loss": loss, "cross_entropy_loss": smoothed_class_loss, "nll_loss_nd": class_loss, "einsum": einsum,
+    "amax": mean, "var": varied, "std": varied, "amin": mean, "broadcast_tensors": lambda call: ([*call.pair()],),
+    "div_": binary, "sub_": binary, "outer": outer, "clamp_": clamped, "clip": clamped,
+    "floor_divide": binary, "_assert_tensor_metadata": asserted,
 }  # fmt: skip
 OVERLOADS: dict[str, Callable[[Calls], tuple[Any, ...]]] = {
     "where.self": chosen, "where.ScalarOther": chosen_or_number, "where.ScalarSelf": number_or_chosen,
@@ -337,11 +394,17 @@ OVERLOADS: dict[str, Callable[[Calls], tuple[Any, ...]]] = {
     "to.dtype": cast, "to.device": cast_on_cpu, "to.dtype_layout": unary,
 }  # fmt: skip
 OVERLOADS |= {f"conv{count}d.padding": padded_convolution(count) for count in (1, 2, 3)}
+OVERLOADS |= {"conv_transpose1d.default": transposed_convolution(1)}
+OVERLOADS |= {f"conv_transpose{count}d.input": transposed_convolution(count) for count in (2, 3)}
+OVERLOADS |= {"squeeze.default": unary, "mean.default": unary}
+OVERLOADS |= {"var.dim": varied, "std.dim": varied, "max.dim": extreme, "min.dim": extreme}
+OVERLOADS |= {"eye.default": square, "eye.m": rectangle}
+OVERLOADS |= {"masked_fill_.Scalar": mask_filled, "masked_fill_.Tensor": mask_filled_by_tensor}
 OVERLOADS |= {"sum.default": unary, "max.other": Calls.pair, "min.other": Calls.pair}
 CREATING = frozenset(
     (
         "rand", "randn", "zeros", "ones", "full", "zeros_like", "ones_like", "empty_like", "full_like", "new_zeros",
-        "new_ones", "new_empty", "new_full", "to.dtype_layout",
+        "new_ones", "new_empty", "new_full", "to.dtype_layout", "eye",
     )
 )  # fmt: skip
 BITWISE = ("bitwise_and", "bitwise_or", "__and__", "__or__")
@@ -359,9 +422,15 @@ def arguments(func: Any, call: Calls) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (one, call.one_of(1, True) if overload == "Scalar" else other), {}
     if packet == "bitwise_not":
         return (call.tensor(call.shape(), call.one_of(torch.bool, torch.int64)),), {}
+    if "upsample" in packet:
+        return upsampled(f"{packet}.{overload}")(call), {}
+    if packet == "pad" and call.one_of(True, False):
+        return padded_by_elements(call), {}
     args = (OVERLOADS.get(f"{packet}.{overload}") or MAKERS.get(packet, unary))(call)
     if packet in CREATING or f"{packet}.{overload}" in CREATING:
         return args, where_to(call)
+    if packet in ("add", "sub", "add_", "sub_"):
+        return args, call.one_of({}, {"alpha": call.one_of(1, 2, 0.5)})
     if packet in ("sum", "cumsum"):
         return args, {"dtype": call.one_of(None, None, *DTYPES)}
     if packet == "scaled_dot_product_attention":

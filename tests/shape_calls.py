@@ -204,6 +204,108 @@ def heads(call: Calls, batch: int, count: int, length: int, width: int, dtype: t
     return call.tape.given(part.view(batch, length, count, width).transpose(1, 2))
 
 
+def transposed_convolution(count: int) -> Callable[[Calls], tuple[Any, ...]]:
+    def make(call: Calls) -> tuple[Any, ...]:
+        x, weight, bias, stride, padding, dilation, groups = convolution(count)(call)
+        weight = call.tensor([x.shape[-count - 1], call.one_of(1, 2), *weight.shape[2:]], weight.dtype)
+        channels = call.one_of(weight.shape[1] * groups, weight.shape[1] * groups, 2)
+        bias = None if bias is None else call.tensor([channels], bias.dtype)
+        return x, weight, bias, stride, padding, [call.one_of(0, 0, 1)], groups, dilation
+
+    return make
+
+
+def pooled_by(count: int, is_mean: bool = False) -> Callable[[Calls], tuple[Any, ...]]:
+    def make(call: Calls) -> tuple[Any, ...]:
+        x = image(call, count)
+        kernel = [call.one_of(1, 2, 3) for _ in range(call.one_of(1, count))]
+        stride, padding = call.one_of([], [2], [1] * count), [call.one_of(0, 0, 1)]
+        if is_mean:
+            return x, kernel, stride, padding, call.one_of(False, True), call.one_of(False, True)
+        return x, kernel, stride, padding, [call.one_of(1, 1, 2)], call.one_of(False, True)
+
+    return make
+
+
+def adaptive_by(count: int) -> Callable[[Calls], tuple[Any, ...]]:
+    return lambda call: (image(call, count), [call.one_of(1, 2, 3) for _ in range(count)])
+
+
+def image(call: Calls, count: int) -> Ghost:
+    """A tensor with channels: row-major, with the channels innermost, or any other."""
+    sizes = [call.one_of(1, 2, 3, 4, 5, 8) for _ in range(count)]
+    shape = [*call.one_of([1], [2], [3], [2], [], [0]), call.one_of(1, 2, 3, 4, 8), *sizes]
+    how, dtype = call.random.random(), call.dtype()
+    if how < 0.4 or len(shape) not in (4, 5):
+        return call.tensor(shape, dtype)
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    made = torch.empty(shape, dtype=dtype, device="meta").to(memory_format=formats[len(shape)])
+    if how > 0.8:  # a part of a larger image
+        larger = [*shape[:-1], shape[-1] + 1] if how > 0.9 else [shape[0], shape[1] + 1, *shape[2:]]
+        made = torch.empty(larger, dtype=dtype, device="meta").to(memory_format=formats[len(shape)])
+        made = made[..., :-1] if how > 0.9 else made[:, 1:]
+    return call.tape.given(made)
+
+
+def upsampled(name: str) -> Callable[[Calls], tuple[Any, ...]]:
+    """Calls of upsampling to sizes, or by factors."""
+    packet, overload = name.split(".")
+    count = int(packet[-2])
+
+    def make(call: Calls) -> tuple[Any, ...]:
+        x = image(call, count)
+        aligned = () if "nearest" in packet else (call.one_of(False, True),)
+        sizes = call.one_of([call.one_of(1, 2, 3, 7, 8) for _ in range(count)], list(x.shape[-count:]))
+        factors = [call.one_of(2.0, 2.0, 0.5, 1.0, 1.7, 3.0) for _ in range(count)]
+        if overload == "default":
+            return x, sizes, *aligned, *call.one_of([], [], factors)
+        return (x, *call.one_of((sizes, *aligned, None), (None, *aligned, factors)))
+
+    return make
+
+
+def shuffled(call: Calls) -> tuple[Any, ...]:
+    factor = call.one_of(1, 2, 3)
+    sizes = [call.one_of(1, 2) * factor**2, call.one_of(1, 2, 3) * factor, call.one_of(1, 2, 3) * factor]
+    return call.tensor([*call.one_of([], [1], [2], [2, 2]), *sizes], call.dtype()), factor
+
+
+def loss(call: Calls) -> tuple[Any, ...]:
+    one, other = call.pair()
+    same = call.tensor(list(one.shape), call.one_of(one.dtype, one.dtype, other.dtype))
+    return one, call.one_of(same, same, other), call.one_of(0, 1, 2)
+
+
+def class_loss(call: Calls) -> tuple[Any, ...]:
+    shape, dtype = call.shape(least=2), call.dtype()
+    target = call.tensor([*shape[:1], *shape[2:]], call.one_of(torch.int64, torch.int64, torch.int32))
+    weights = call.maybe(call.tensor(shape[1:2], dtype), 0.2)
+    return call.tensor(shape, dtype), target, weights, call.one_of(0, 1, 1, 2), -100
+
+
+def smoothed_class_loss(call: Calls) -> tuple[Any, ...]:
+    x, target, *how = class_loss(call)
+    probabilities = call.tensor(list(x.shape), x.dtype)
+    return x, call.one_of(target, target, probabilities), *how, call.one_of(0.0, 0.0, 0.1)
+
+
+def einsum(call: Calls) -> tuple[Any, ...]:
+    """Products of two tensors, in any order of labels; sometimes of other sizes, or of other forms."""
+    sizes = {label: call.one_of(1, 2, 3, 4, 5, 6) for label in "abcdefgh"}
+    common, left, right = ("".join(part) for part in ("ab", "cd", "ef"))
+    terms = [call.random.sample(both, len(both)) for both in (
+        common[: call.one_of(0, 1, 2)] + left[: call.one_of(0, 1, 2)] + "gh"[: call.one_of(1, 1, 2)],
+        common[: call.one_of(0, 1, 2)] + right[: call.one_of(0, 1, 2)] + "gh"[: call.one_of(1, 1, 2)],
+    )]  # fmt: skip
+    output = [label for label in {**dict.fromkeys(terms[0]), **dict.fromkeys(terms[1])} if label not in "gh"]
+    output = call.random.sample(output, len(output)) + [label for label in "h" if call.one_of(0, 0, 0, 1)]
+    dtype = call.dtype()
+    tensors = [call.tensor([sizes[label] for label in term], dtype) for term in terms]
+    names = [*map("".join, terms)]
+    arrow = call.one_of("->", "->", "->", " -> ") + "".join(output)
+    return ",".join(names) + arrow, tensors
+
+
 def attention(call: Calls) -> tuple[Any, ...]:
     dtype = call.dtype()
     batch, count, length, width = (call.one_of(1, 1, 2, 3, 4, 4, 2, 3, 0) for _ in range(4))

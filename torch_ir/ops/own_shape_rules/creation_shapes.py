@@ -30,6 +30,11 @@ def random(size: Sizes, *, dtype: Any = None, **where: Any) -> torch.Tensor:
     return zeros(size, dtype=dtype, **where)
 
 
+def identity(*size: int, **where: Any) -> torch.Tensor:
+    """`eye`."""
+    return zeros((size[0], size[-1]), **where)
+
+
 def full(size: Sizes, fill_value: Any, *, dtype: Any = None, **where: Any) -> torch.Tensor:
     """A tensor of one value."""
     kinds = {bool: torch.bool, int: torch.int64, float: torch.get_default_dtype()}

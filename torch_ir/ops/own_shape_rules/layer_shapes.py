@@ -1,7 +1,8 @@
-"""Shape rules of layers: products, convolutions, pooling, norms, attention."""
+"""Shape rules of layers: products, norms, losses, attention."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -59,114 +60,6 @@ def add_matmul(
     return made
 
 
-def convolution(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Sizes = (1,),
-    padding: Sizes = (0,),
-    dilation: Sizes = (1,),
-    groups: int = 1,
-) -> torch.Tensor:
-    """Windows; channels that are the innermost dimension of the input are that of the result."""
-    floats(input, weight, bias)
-    row_major(weight, bias)
-    count = input.dim() - 2
-    is_last = count == 2 and _has_channels_last(input)
-    is_first = is_row_major(input) or (count > 1 and input.stride(1) > max(input.stride()[2:]))
-    is_first |= count == 1 and min(input.shape[1:]) > 1
-    require(is_last or is_first)
-    require(weight.dim() == input.dim() and input.shape[1] == weight.shape[1] * groups)
-    require(weight.shape[0] % groups == 0 and (bias is None or bias.shape == weight.shape[:1]))
-    options = [_each(option, count) for option in (stride, padding, dilation)]
-    windows = zip(input.shape[2:], weight.shape[2:], *options, strict=True)
-    sizes = [_windows(size, window, every, around, step) for size, window, every, around, step in windows]
-    require(min((*input.shape, *weight.shape)) > 0)
-    made = new((input.shape[0], weight.shape[0], *sizes), input.dtype)
-    return made.to(memory_format=torch.channels_last) if is_last else made
-
-
-def _has_channels_last(tensor: torch.Tensor) -> bool:
-    """Whether four dimensions are laid out with the channels innermost, and not row-major as well."""
-    channels, height, width = tensor.shape[1:]
-    strides = (channels * height * width, 1, width * channels, channels)
-    return tensor.stride() == strides and min(channels, height, width) > 1
-
-
-def padded_convolution(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Sizes = (1,),
-    padding: str = "valid",
-    dilation: Sizes = (1,),
-    groups: int = 1,
-) -> torch.Tensor:
-    """Without padding, or with as much as keeps the sizes."""
-    made = convolution(input, weight, bias, stride, (0,), dilation, groups)
-    if padding == "valid":
-        return made
-    require(padding == "same" and set(stride) == {1} and is_row_major(input))
-    return new((*made.shape[:2], *input.shape[2:]), input.dtype)
-
-
-def _each(option: Sizes, count: int) -> list[int]:
-    require(len(option) in (1, count))
-    return [*option] if len(option) == count else [*option] * count
-
-
-def _windows(size: int, window: int, every: int, around: int, step: int = 1, is_ceil: bool = False) -> int:
-    """Return the number of windows in a dimension."""
-    require(every > 0 and step > 0 and around >= 0 and window > 0)
-    room = size + 2 * around - step * (window - 1) - 1
-    count = room // every + 1
-    if is_ceil and room % every and count * every < size + around:
-        count += 1  # of windows that start inside, or in the padding before
-    require(room >= 0 and count > 0)
-    return count
-
-
-def pool(
-    input: torch.Tensor,
-    kernel_size: Sizes,
-    stride: Sizes = (),
-    padding: Sizes = (0,),
-    dilation: Sizes = (1,),
-    ceil_mode: bool = False,
-) -> torch.Tensor:
-    """Maxima of windows."""
-    floats(input)
-    row_major(input)
-    require(input.dim() == 4 and min(input.shape) > 0)
-    kernel, padding = _each(kernel_size, 2), _each(padding, 2)
-    require(all(2 * around <= window for around, window in zip(padding, kernel, strict=True)))
-    options = (kernel, _each(stride, 2) if stride else kernel, padding, _each(dilation, 2))
-    sizes = [_windows(*each, ceil_mode) for each in zip(input.shape[2:], *options, strict=True)]
-    return new((*input.shape[:2], *sizes), input.dtype)
-
-
-def average_pool(
-    input: torch.Tensor,
-    kernel_size: Sizes,
-    stride: Sizes = (),
-    padding: Sizes = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> torch.Tensor:
-    """Means of windows."""
-    require(divisor_override is None)
-    return pool(input, kernel_size, stride, padding, (1,), ceil_mode)
-
-
-def adaptive_pool(input: torch.Tensor, output_size: Sizes) -> torch.Tensor:
-    """Means of as many windows as the result has elements."""
-    floats(input)
-    row_major(input)
-    require(input.dim() == 4 and min((*input.shape, *output_size)) > 0)
-    return new((*input.shape[:2], *_each(output_size, 2)), input.dtype)
-
-
 def batch_norm(
     input: torch.Tensor,
     weight: torch.Tensor | None,
@@ -215,6 +108,90 @@ def softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> 
     index_of(dim, input.dim())
     filled(input)
     return new(input.shape, dtype or input.dtype)
+
+
+def log_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """`log_softmax`."""
+    row_major(input)
+    return softmax(input, dim, dtype)
+
+
+def instance_norm(
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor | None,
+    variance: torch.Tensor | None,
+    use_input_stats: bool,
+    *_: Any,
+) -> torch.Tensor:
+    """Over the elements of each channel; running statistics are not updated."""
+    require(all((each is None) == use_input_stats for each in (mean, variance)))
+    floats(input, mean, variance)
+    require(all(each is None or each.shape == input.shape[1:2] for each in (mean, variance)))
+    return group_norm(input, 1, weight, bias)
+
+
+def prelu(input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """One slope, or one for each channel."""
+    floats(input, weight)
+    row_major(input, weight)
+    filled(input)
+    require(input.dim() > 1 and weight.dim() == 1 and weight.shape[0] in (1, input.shape[1]))
+    return new(input.shape, input.dtype)
+
+
+def mean_loss(input: torch.Tensor, target: torch.Tensor, reduction: int = 1, *_: Any) -> torch.Tensor:
+    """`mse_loss` and others, reduced to a number."""
+    floats(input, target)
+    filled(input, target)
+    require(input.shape == target.shape and reduction in (1, 2))
+    return new((), input.dtype)
+
+
+def class_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """`cross_entropy_loss` and `nll_loss_nd` of indices of classes, reduced to a number."""
+    floats(input)
+    filled(input)
+    require(input.dim() > 1 and target.dtype == torch.int64 and weight is None and reduction in (1, 2))
+    require(target.shape == (input.shape[0], *input.shape[2:]) and label_smoothing == 0.0)
+    return new((), input.dtype)
+
+
+def einsum(equation: str, tensors: Sequence[torch.Tensor], *, path: Any = None) -> torch.Tensor:
+    """A product of batches of two tensors, permuted: its labels are the common ones, then those of each tensor.
+
+    The second tensor comes first if all of its labels are before those of the first one in the output. Torch counts
+    labels of size 1 to the second tensor.
+    """
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    require(path is None and arrow == "->" and len(terms) == len(tensors) == 2)
+    floats(*tensors)
+    sizes: dict[str, int] = {}
+    for term, tensor in zip(terms, tensors, strict=True):
+        require(len(set(term)) == len(term) == tensor.dim() and term.isascii() and term.isalpha())
+        for label, size in zip(term, tensor.shape, strict=True):
+            require(sizes.setdefault(label, size) == size > 0)
+    one, other = ({label for label in term if sizes[label] > 1} for term in terms)
+    summed = sizes.keys() - set(output)
+    require(
+        len(set(output)) == len(output) and sizes.keys() >= set(output) and len(summed) > 0 and summed <= one & other
+    )
+    groups = (one & other, one - other, {*output} - one)
+    common, first, second = ([label for label in output if label in group] for group in groups)
+    if first and second and output.index(second[-1]) < output.index(first[0]):
+        first, second = second, first
+    order = [*common, *first, *second]
+    made = new([sizes[label] for label in order], tensors[0].dtype)
+    return made.permute([order.index(label) for label in output])
 
 
 def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:

@@ -10,7 +10,13 @@ import torch
 
 from torch_ir.ops.own_shape_rules.accepted_tensors import INTEGERS, Sizes, filled, index_of, new, require, row_major
 from torch_ir.ops.own_shape_rules.pointwise_shapes import binary, broadcast_shape, like
-from torch_ir.ops.own_shape_rules.result_strides import elementwise_stride, is_dense, row_major_stride, viewed_stride
+from torch_ir.ops.own_shape_rules.result_strides import (
+    elementwise_stride,
+    is_dense,
+    is_row_major,
+    row_major_stride,
+    viewed_stride,
+)
 
 _aten = torch.ops.aten
 
@@ -72,6 +78,11 @@ def _viewed(tensor: torch.Tensor, sizes: list[int], may_copy: bool) -> torch.Ten
     return tensor.as_strided(sizes, strides or ())
 
 
+def itself(tensor: torch.Tensor) -> torch.Tensor:
+    """`detach_`."""
+    return tensor
+
+
 def clone(tensor: torch.Tensor, *, memory_format: Any = None) -> torch.Tensor:
     """A copy, row-major or with the strides of the tensor."""
     if memory_format == torch.contiguous_format:
@@ -86,7 +97,7 @@ def cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
     first = tensors[0]
     at = index_of(dim, first.dim())
     rests = {(each.dtype, each.shape[:at], each.shape[at + 1 :], each.dim()) for each in tensors}
-    require(len(rests) == 1 and not all(map(_is_channels_last, tensors)))
+    require(len(rests) == 1 and not all(map(may_be_channels_last, tensors)))
     return new((*first.shape[:at], sum(each.shape[at] for each in tensors), *first.shape[at + 1 :]), first.dtype)
 
 
@@ -98,9 +109,9 @@ def stack(tensors: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
     return new((*first.shape[:at], len(tensors), *first.shape[at:]), first.dtype)
 
 
-def _is_channels_last(tensor: torch.Tensor) -> bool:
-    """Whether results may be laid out with the channels innermost; also true of some row-major tensors."""
-    return tensor.dim() in (4, 5) and tensor.stride(1) <= tensor.stride(-1)
+def may_be_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether results may be laid out with the channels innermost; also true of some other tensors."""
+    return tensor.dim() in (4, 5) and tensor.stride(1) <= tensor.stride(-1) and not is_row_major(tensor)
 
 
 def repeat(tensor: torch.Tensor, repeats: Sizes) -> torch.Tensor:
@@ -128,17 +139,6 @@ def select_rows(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Te
     filled(tensor, index)
     at = index_of(dim, tensor.dim())
     return new((*tensor.shape[:at], index.shape[0], *tensor.shape[at + 1 :]), tensor.dtype)
-
-
-def pad(tensor: torch.Tensor, pad: Sizes, mode: str = "constant", value: float | None = None) -> torch.Tensor:
-    """A tensor between constants."""
-    require(mode == "constant" and len(pad) % 2 == 0 and len(pad) <= 2 * tensor.dim() and any(pad) and min(pad) >= 0)
-    filled(tensor)
-    sizes = list(tensor.shape)
-    for place in range(len(pad) // 2):
-        sizes[-1 - place] += pad[2 * place] + pad[2 * place + 1]
-    require(min(sizes) > 0 and not _is_channels_last(tensor))
-    return new(sizes, tensor.dtype)
 
 
 def gather(input: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False) -> torch.Tensor:
@@ -212,6 +212,13 @@ def flip(tensor: torch.Tensor, dims: Sizes) -> torch.Tensor:
     """Elements in reverse."""
     require(len({index_of(dim, tensor.dim()) for dim in dims}) == len(dims) > 0)
     return like(tensor)
+
+
+def expanded(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """`broadcast_tensors`: views of one shape."""
+    shape = broadcast_shape(*(tensor.shape for tensor in tensors))
+    require(min(shape, default=2) > 1)  # sizes of 1 that are added have other strides
+    return [tensor if list(tensor.shape) == shape else tensor.expand(shape) for tensor in tensors]
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:

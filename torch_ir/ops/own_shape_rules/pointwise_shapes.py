@@ -95,7 +95,9 @@ def logical(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def binary(one: torch.Tensor, other: Any, *, alpha: Any = 1) -> torch.Tensor:
     """A sum, difference or product."""
     dtype = torch.result_type(one, other)
-    require(dtype != torch.bool and isinstance(alpha, int))
+    require(dtype != torch.bool and (isinstance(alpha, int) or dtype in FLOATS))
+    if alpha != 1:  # a step more
+        row_major(one, *(each for each in [other] if isinstance(each, torch.Tensor)))
     return broadcast(dtype, one, other)
 
 
@@ -141,9 +143,28 @@ def largest(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 def binary_in_place(one: torch.Tensor, other: Any, *, alpha: Any = 1) -> torch.Tensor:
     """A sum or product that is written to the first operand."""
-    made = binary(one, other, alpha=alpha)
-    require(made.shape == one.shape and made.dtype == one.dtype and is_row_major(one))
-    return one
+    return _written(one, binary(one, other, alpha=alpha))
+
+
+def quotient_in_place(one: torch.Tensor, other: Any) -> torch.Tensor:
+    """A quotient that is written to the first operand."""
+    return _written(one, quotient(one, other))
+
+
+def masked_fill_in_place(tensor: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
+    """`masked_fill_`."""
+    return _written(tensor, masked_fill(tensor, mask, value))
+
+
+def _written(tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    require(made.shape == tensor.shape and made.dtype == tensor.dtype and is_row_major(tensor))
+    return tensor
+
+
+def outer(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """All products of the elements of two tensors."""
+    require(one.dim() == other.dim() == 1)
+    return binary(one.unsqueeze(1), other)
 
 
 def choice(condition: torch.Tensor, one: Any = None, other: Any = None) -> torch.Tensor:

@@ -39,6 +39,29 @@ def mean(input: torch.Tensor, dim: Sizes | None, keepdim: bool = False, *, dtype
     return new(_kept(input, dim, keepdim), input.dtype)
 
 
+def whole_mean(input: torch.Tensor, *, dtype: Any = None) -> torch.Tensor:
+    """A mean of all elements."""
+    floats(input)
+    require(dtype is None)
+    return new((), input.dtype)
+
+
+def variance(input: torch.Tensor, dim: Sizes | None, unbiased: bool = True, keepdim: bool = False) -> torch.Tensor:
+    """`var` and `std` with a flag."""
+    return mean(input, dim, keepdim)
+
+
+def extreme(input: torch.Tensor, dim: Sizes = (), keepdim: bool = False) -> torch.Tensor:
+    """`amax` and `amin`."""
+    return new(_kept(input, dim, keepdim), input.dtype)
+
+
+def extreme_with_place(input: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """`max` and `min` over a dimension: values and places."""
+    shape = _kept(input, [dim], keepdim)
+    return new(shape, input.dtype), new(shape, torch.int64)
+
+
 def running_total(input: torch.Tensor, dim: int, *, dtype: Any = None) -> torch.Tensor:
     """`cumsum`."""
     made = dtype or (input.dtype if input.dtype in FLOATS else torch.int64)
