@@ -2,7 +2,8 @@
 
 State is found in attributes and slots of modules, in the containers and objects that these hold, in closures and
 defaults of functions, in class attributes, and in members of modules and classes that forward, and the functions that
-it calls by name, use. Some state cannot be copied, such as that of iterators and files: whether a run changed it shows
+it calls by name, use. Of an installed library that defines none of the model's classes, only the functions that the
+model itself calls or holds are searched, for globals that they assign and for containers. Some state cannot be copied, such as that of iterators and files: whether a run changed it shows
 only in what the next run computes.
 """
 
@@ -35,9 +36,18 @@ from torch_ir.capture.state.held_contents import (
     is_numbers,
     is_same,
 )
-from torch_ir.capture.state.reached_code import functions_from, functions_of, methods_of, names_in, reached, uses_of
+from torch_ir.capture.state.reached_code import (
+    functions_from,
+    functions_of,
+    is_foreign,
+    methods_of,
+    names_in,
+    packages_of,
+    reached,
+    uses_of,
+)
 from torch_ir.capture.walk import walk, without
-from torch_ir.ops.references import ABSENT, CONTAINERS, TABLES, attribute_tables, cells_of, held_by
+from torch_ir.ops.references import ABSENT, CONTAINERS, LRU_CACHE, TABLES, attribute_tables, cells_of, held_by
 from torch_ir.ops.torch_internals import MODULE_TABLES, buffer_table, parameter_table
 
 _MOST = 20_000  # objects to visit
@@ -103,13 +113,15 @@ class PythonState:
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._kinds: dict[type, None] = {}  # of objects
         self._functions: list[FunctionType] = []  # held by objects; what they call is not seen yet
+        self._packages: set[str] = set()  # of the model's classes; functions of other libraries are not followed
         paths: dict[nn.Module, str] = {}
         for path, module in walk(model):
             paths.setdefault(module, path)
         self._seen.update(map(id, paths))
+        kinds = dict.fromkeys(map(type, paths))
+        self._packages.update(*map(packages_of, kinds))
         for module, path in paths.items():
             self._see_module(module, path)
-        kinds = dict.fromkeys(map(type, paths))
         names = set[str]()
         for kind in kinds:
             self._see_class(kind)
@@ -258,7 +270,8 @@ class PythonState:
             self._tables += [(path, table, dict(table)) for table in attribute_tables(value)]
         elif kind is FunctionType:
             self._see_function(value, path)
-            self._functions.append(value)
+            if not is_foreign(value, self._packages):
+                self._functions.append(value)
             return
         elif kind is itertools.count:
             self._contents.append((path, value, repr(value)))
@@ -299,9 +312,11 @@ class PythonState:
                 self._seen.add(id(cell))
                 self._contents.append(((name,), cell, content))
         self._tables.append(((*path, function.__name__), function.__dict__, function.__dict__.copy()))
+        is_followed = not is_foreign(function, self._packages)
         for name, held in held_by(function):
-            self._see(held, (name,))
-        self._see_globals(function)
+            if is_followed or type(held) in CONTAINERS:
+                self._see(held, (name,))
+        self._see_globals(function, is_followed)
 
     def _see_class(self, kind: type) -> None:
         for base in kind.__mro__ if id(kind) not in self._seen else ():
@@ -312,7 +327,7 @@ class PythonState:
                     if not name.startswith("__") and type(value) not in PLAIN and type(value) is not FunctionType:
                         self._see_member(value, (base.__name__, name))
 
-    def _see_globals(self, function: FunctionType) -> None:
+    def _see_globals(self, function: FunctionType, is_followed: bool) -> None:
         table, uses = function.__globals__, uses_of(function)
         self._globals += [((name,), table, name, table.get(name, ABSENT)) for name in uses.stored]
         self.opaque += [(name,) for name in uses.outside]
@@ -322,8 +337,9 @@ class PythonState:
         if uses.has_environment:
             self._see_namespace(os.environ, ("os", "environ"))
         for name in uses.objects:
-            self._see_member(table.get(name), (name,))
-        for member in uses.members:
+            if is_followed or type(table.get(name)) in CONTAINERS:
+                self._see_member(table.get(name), (name,))
+        for member in uses.members if is_followed else ():
             value = member.value()
             if isinstance(member.owner, type):
                 self._see_class(member.owner)

@@ -6,7 +6,7 @@ import dis
 import functools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -74,9 +74,28 @@ def methods_of(kind: type, names: frozenset[str]) -> Iterator[FunctionType]:
                     yield function
 
 
+def package_of(function: FunctionType) -> str:
+    """Return the top-level package that defines a function."""
+    return str(function.__globals__.get("__name__", "")).partition(".")[0]
+
+
+def packages_of(kind: type) -> set[str]:
+    """Return the top-level packages that define a class and its bases."""
+    return {base.__module__.partition(".")[0] for base in kind.__mro__}
+
+
+def is_foreign(function: FunctionType, packages: Collection[str]) -> bool:
+    """Whether an installed library other than these packages defines a function."""
+    return "-packages" in function.__code__.co_filename and package_of(function) not in packages
+
+
 def reached(kind: type, start: FunctionType) -> Iterator[FunctionType]:
-    """Yield a function, as a method of a class, and the user's functions that it calls by name."""
+    """Yield a function, as a method of a class, and the user's functions that it calls by name.
+
+    Functions of other libraries are included, without those that they call.
+    """
     waiting = [start]
+    packages = packages_of(kind) | {package_of(start)}
     found: set[CodeType] = set()
     while waiting and len(found) < _MOST:
         function = waiting.pop()
@@ -85,6 +104,8 @@ def reached(kind: type, start: FunctionType) -> Iterator[FunctionType]:
             continue
         found.add(code)
         yield function
+        if is_foreign(function, packages):
+            continue
         names = names_in(code)
         attributes = strings_in(code) if "getattr" in names.loaded else names.attributes
         values = [getattr(kind, name, None) for name in attributes]
