@@ -105,6 +105,7 @@ class PythonState:
         self._globals: list[tuple[_Path, Any, Any, Any]] = []
         self._slots: set[int] = set()  # tables of weights, where assigning a tensor of equal type is not a change
         self.tensors: list[tuple[_Path, torch.Tensor]] = []  # other than weights
+        self.caches: list[Any] = []  # functions with `functools.lru_cache`
         self.opaque: list[_Path] = []  # holders of state that cannot be copied
         self.reading: dict[str, None] = {}  # built-in functions that read files or the terminal
         self._namespaces: list[Table] = []  # globals that are read by globals(); the environment
@@ -279,6 +280,9 @@ class PythonState:
             self._see(value.__self__, path)
             self._see(value.__func__, path)
             return
+        elif kind is LRU_CACHE:
+            self.caches.append(value)
+            return
         elif is_numbers(value):
             self._contents.append((path, value, copy_of(value)))
             return
@@ -308,13 +312,13 @@ class PythonState:
         if not is_users_code(function.__code__):
             return
         for name, cell, content in cells_of(function):
-            if type(content) in PLAIN and id(cell) not in self._seen:
+            if id(cell) not in self._seen:
                 self._seen.add(id(cell))
                 self._contents.append(((name,), cell, content))
         self._tables.append(((*path, function.__name__), function.__dict__, function.__dict__.copy()))
         is_followed = not is_foreign(function, self._packages)
         for name, held in held_by(function):
-            if is_followed or type(held) in CONTAINERS:
+            if is_followed or type(held) in _CONTENTS:
                 self._see(held, (name,))
         self._see_globals(function, is_followed)
 
@@ -324,8 +328,8 @@ class PythonState:
                 self._seen.add(id(base))
                 self._classes.append((base, dict(vars(base))))
                 for name, value in self._classes[-1][1].items():
-                    if not name.startswith("__") and type(value) not in PLAIN and type(value) is not FunctionType:
-                        self._see_member(value, (base.__name__, name))
+                    if not name.startswith("__"):
+                        self._see_member(getattr(value, "__func__", value), (base.__name__, name))
 
     def _see_globals(self, function: FunctionType, is_followed: bool) -> None:
         table, uses = function.__globals__, uses_of(function)
@@ -337,7 +341,7 @@ class PythonState:
         if uses.has_environment:
             self._see_namespace(os.environ, ("os", "environ"))
         for name in uses.objects:
-            if is_followed or type(table.get(name)) in CONTAINERS:
+            if is_followed or type(table.get(name)) in _CONTENTS:
                 self._see_member(table.get(name), (name,))
         for member in uses.members if is_followed else ():
             value = member.value()
@@ -362,6 +366,7 @@ class PythonState:
 
 
 _PLAIN_TENSORS = frozenset((torch.Tensor, nn.Parameter))
+_CONTENTS = {*CONTAINERS, LRU_CACHE}
 _HOLDERS = (tuple, functools.partial, weakref.ref)
 _FOLLOWED = frozenset(("types", "collections", "weakref", "argparse", "queue"))  # of the standard library
 _REGISTERED = frozenset(MODULE_TABLES)
