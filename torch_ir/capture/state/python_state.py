@@ -329,7 +329,8 @@ class PythonState:
                 self._classes.append((base, dict(vars(base))))
                 for name, value in self._classes[-1][1].items():
                     if not name.startswith("__"):
-                        self._see_member(getattr(value, "__func__", value), (base.__name__, name))
+                        is_wrapper = isinstance(value, (staticmethod, classmethod))
+                        self._see_member(value.__func__ if is_wrapper else value, (base.__name__, name))
 
     def _see_globals(self, function: FunctionType, is_followed: bool) -> None:
         table, uses = function.__globals__, uses_of(function)
@@ -340,9 +341,9 @@ class PythonState:
             self._see_namespace(table, ())
         if uses.has_environment:
             self._see_namespace(os.environ, ("os", "environ"))
-        for name in uses.objects:
-            if is_followed or type(table.get(name)) in _CONTENTS:
-                self._see_member(table.get(name), (name,))
+        containers = [] if is_followed else [name for name, value in list(table.items()) if type(value) in _CONTENTS]
+        for name in uses.objects if is_followed else containers:
+            self._see_member(table.get(name), (name,))
         for member in uses.members if is_followed else ():
             value = member.value()
             if isinstance(member.owner, type):

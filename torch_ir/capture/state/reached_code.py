@@ -203,6 +203,7 @@ def _members(function: FunctionType) -> Iterator[Member]:
     """
     names = names_in(function.__code__)
     waiting: list[tuple[tuple[str, ...], Any]] = [((name,), function.__globals__.get(name)) for name in names.loaded]
+    waiting += [((name,), content) for name, _, content in cells_of(function) if isinstance(content, ModuleType)]
     while waiting:
         path, owner = waiting.pop()
         if len(path) > _DEPTH or not isinstance(owner, (ModuleType, type)):

@@ -28,7 +28,7 @@ from torch_ir.capture.program.provenance import is_users_module
 from torch_ir.capture.state.python_state import PythonState
 from torch_ir.errors import CaptureWarning
 from torch_ir.ir.graph.garbage_collection import uncollected
-from torch_ir.ops.references import LRU_CACHE, held_by
+from torch_ir.ops.references import CONTAINERS, LRU_CACHE, held_by
 from torch_ir.ops.torch_internals import LAST_EXPORT, FakeTensor, FakeTensorMode, forget_random_states
 
 _OURS = (types.FrameType, types.TracebackType, BaseException, types.GeneratorType, weakref.ref)
@@ -123,7 +123,8 @@ def contained(model: nn.Module) -> Iterator[Tensors]:
                     search.note_new()
                     search.is_mixed = _collections() != collections  # forward has moved some to older generations
                     gc.collect(2 if search.is_mixed else 0)
-                    search.begin(model, tensors.alive(search.young()))
+                    if tensors.may_be_alive():
+                        search.begin(model, tensors.alive(search.young()))
                 if not has_failed:  # until an error is handled, it holds tensors
                     search.climb()
     finally:
@@ -276,7 +277,11 @@ class _Search:
         names = [key for key, value in list(dict.items(holder)) if id(value) in self._seen or id(key) in self._seen]
         owner = owner or next((each for each in self._referrers([holder]) if _is_namespace(each, holder)), None)
         if owner is not None and not isinstance(owner, types.FunctionType):  # its dict is created on first use
-            self._named.update((f"{_named(owner)}.{name}", None) for name in names)
+            for name in names:
+                if type(holder[name]) in CONTAINERS:  # likely older: an empty dict is tracked only once it is filled
+                    self._clean(holder[name])
+                else:
+                    self._named[f"{_named(owner)}.{name}"] = None
             return
         for name in names:
             dict.__delitem__(holder, name)
