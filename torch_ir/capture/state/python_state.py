@@ -13,6 +13,7 @@ import functools
 import itertools
 import operator
 import os
+import random
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
@@ -106,7 +107,8 @@ class PythonState:
         self._slots: set[int] = set()  # tables of weights, where assigning a tensor of equal type is not a change
         self.tensors: list[tuple[_Path, torch.Tensor]] = []  # other than weights
         self.caches: list[Any] = []  # functions with `functools.lru_cache`
-        self.opaque: list[_Path] = []  # holders of state that cannot be copied
+        self._opaque: list[_Path] = []  # holders of state that cannot be copied
+        self._drawing: list[_Path] = []  # names of functions that draw from the generator of `random`
         self.reading: dict[str, None] = {}  # built-in functions that read files or the terminal
         self._namespaces: list[Table] = []  # globals that are read by globals(); the environment
         self._flags: list[tuple[_Path, Any, str, torch.Tensor, bool]] = []  # `requires_grad` of weights in tables
@@ -137,6 +139,12 @@ class PythonState:
                 self._see_class(kind)
                 for method in methods_of(kind, frozenset(names)):
                     self._see_functions(reached(kind, method) if method.__name__ == "__call__" else [method])
+        self._generator = random.getstate() if self._drawing else None
+
+    @property
+    def opaque(self) -> list[_Path]:
+        """The holders of state that cannot be copied; functions of `random` only once one has drawn a number."""
+        return self._opaque + (self._drawing if self._drawing and random.getstate() != self._generator else [])
 
     def changes(self, changed: Changed | None = None) -> list[Change]:
         """Return the changes, in the order of the search; `changed` is what `changed()` returned, if it is known."""
@@ -287,14 +295,14 @@ class PythonState:
             self._contents.append((path, value, copy_of(value)))
             return
         elif _is_opaque(value):
-            self.opaque.append(path)
+            self._opaque.append(path)
             return
         elif _is_users_class(kind) or kind.__module__ in _FOLLOWED or isinstance(value, nn.Module):
             tables = list(attribute_tables(value))
             self._tables += [(path, table, dict(table)) for table in tables]
             self._kinds[kind] = None
             if not tables and not isinstance(value, _HOLDERS):
-                self.opaque.append(path)
+                self._opaque.append(path)
         elif not isinstance(value, _HOLDERS):
             return
         for key, held in held_by(value):
@@ -335,7 +343,8 @@ class PythonState:
     def _see_globals(self, function: FunctionType, is_followed: bool) -> None:
         table, uses = function.__globals__, uses_of(function)
         self._globals += [((name,), table, name, table.get(name, ABSENT)) for name in uses.stored]
-        self.opaque += [(name,) for name in uses.outside]
+        self._opaque += [(name,) for name in uses.outside]
+        self._drawing += [(name,) for name in uses.drawing]
         self.reading.update(dict.fromkeys(uses.reading))
         if uses.has_globals:
             self._see_namespace(table, ())
@@ -361,7 +370,7 @@ class PythonState:
         """See a member of a module or class; its functions and classes only as far as names in the code lead there."""
         kind = type(value)
         if isinstance(value, _CONTEXTS):
-            self.opaque.append(path)
+            self._opaque.append(path)
         elif kind not in PLAIN and kind is not FunctionType and not isinstance(value, type):
             self._see(value, path)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import os
+import random
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -153,6 +154,7 @@ class Uses(NamedTuple):
     objects: tuple[str, ...]  # globals that are neither functions, classes nor modules
     members: tuple[Member, ...]
     outside: tuple[str, ...]  # functions and modules that may return something else each time
+    drawing: tuple[str, ...]  # functions of `random` that draw from its global generator
     reading: tuple[str, ...]  # built-in functions that read files or the terminal
     has_environment: bool
     has_globals: bool
@@ -171,9 +173,10 @@ def uses_of(function: FunctionType) -> Uses:
             tuple(name for name, value in values.items() if not isinstance(value, _CODE) and name not in reading),
             members,
             (
-                *(name for name, value in values.items() if _home(value) in _OUTSIDE),
+                *(name for name, value in values.items() if _home(value) in _OUTSIDE and not _draws(value)),
                 *(member.path[-1] for member in members if _home(member.value()) in _OUTSIDE),
             ),
+            tuple(name for name, value in values.items() if _draws(value)),
             reading,
             values.get("os") is os and bool(_ENVIRONMENT & names.attributes),
             "globals" in values,
@@ -189,6 +192,14 @@ _OUTSIDE = frozenset(
 )
 _READING = ("open", "input")
 _ENVIRONMENT = frozenset(("environ", "getenv", "putenv", "unsetenv"))
+
+
+def _draws(value: Any) -> bool:
+    """Whether a value is a function such as `random.randrange`, a method of the hidden generator of that module."""
+    return isinstance(value, (BuiltinFunctionType, MethodType)) and value.__self__ is _GENERATOR
+
+
+_GENERATOR = getattr(random.seed, "__self__")  # noqa: B009  # mypy takes it for a function
 
 
 def _home(value: Any) -> str:
