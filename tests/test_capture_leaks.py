@@ -504,7 +504,8 @@ def test_caches_of_an_installed_library(library: Any) -> None:
 
     class Calling(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * library.table(x.shape[-1])
+            table: torch.Tensor = library.table(x.shape[-1])
+            return x * table
 
     model, args = Calling().eval(), (torch.ones(2, 4),)
     first, second = (torch_ir.extract_ir(model, args, strict=False).to_json() for _ in range(2))

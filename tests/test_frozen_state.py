@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 from tests.proof import line_of, module
 from torch_ir import CaptureWarning, IRExecutor, extract_ir
+from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.state import frozen_state
+from torch_ir.capture.state.side_effects import Observed
 
 X = torch.arange(12.0).reshape(3, 4)
 roads = pytest.mark.parametrize("capture", ["auto", "export", "record"])
@@ -409,8 +411,13 @@ class Skips(nn.Module):
 
 def test_a_draw_that_forward_leaves_out_is_no_reason_to_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions of `random` change its generator, so only a model that calls one has state."""
-    frozen = []
-    monkeypatch.setattr(frozen_state, "_frozen", lambda *arguments: frozen.append(arguments[2]) or {})
+    frozen: list[Observed] = []
+
+    def note(_: nn.Module, __: Call, observed: Observed) -> dict[str, str]:
+        frozen.append(observed)
+        return {}
+
+    monkeypatch.setattr(frozen_state, "_frozen", note)
     extract_ir(Skips(False).eval(), (X,), strict=False)
     assert frozen == []
     extract_ir(Skips(True).eval(), (X,), strict=False)

@@ -3,8 +3,8 @@
 State is found in attributes and slots of modules, in the containers and objects that these hold, in closures and
 defaults of functions, in class attributes, and in members of modules and classes that forward, and the functions that
 it calls by name, use. Of an installed library that defines none of the model's classes, only the functions that the
-model itself calls or holds are searched, for globals that they assign and for containers. Some state cannot be copied, such as that of iterators and files: whether a run changed it shows
-only in what the next run computes.
+model itself calls or holds are searched, for globals that they assign and for containers. Some state cannot be copied,
+such as that of iterators and files: whether a run changed it shows only in what the next run computes.
 """
 
 from __future__ import annotations
