@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from random import random as uniform
 from typing import Any, ClassVar, NamedTuple
 
 import numpy
@@ -19,7 +20,9 @@ from torch import Tensor, nn
 
 from tests.proof import line_of, module
 from torch_ir import CaptureWarning, IRExecutor, extract_ir
+from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.state import frozen_state
+from torch_ir.capture.state.side_effects import Observed
 
 X = torch.arange(12.0).reshape(3, 4)
 roads = pytest.mark.parametrize("capture", ["auto", "export", "record"])
@@ -393,3 +396,29 @@ class Options:
 def test_a_value_that_stays_is_no_reason_to_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frozen_state, "_frozen", lambda *_: pytest.fail("ran again"))
     extract_ir(SetsOption().eval(), (X,), strict=False, capture="export")
+
+
+class Skips(nn.Module):
+    """Skips a layer at random, in training or always."""
+
+    def __init__(self, always: bool) -> None:
+        super().__init__()
+        self.always = always
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if (self.training or self.always) and uniform() < 2 else x * 2
+
+
+def test_a_draw_that_forward_leaves_out_is_no_reason_to_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions of `random` change its generator, so only a model that calls one has state."""
+    frozen: list[Observed] = []
+
+    def note(_: nn.Module, __: Call, observed: Observed) -> dict[str, str]:
+        frozen.append(observed)
+        return {}
+
+    monkeypatch.setattr(frozen_state, "_frozen", note)
+    extract_ir(Skips(False).eval(), (X,), strict=False)
+    assert frozen == []
+    extract_ir(Skips(True).eval(), (X,), strict=False)
+    assert [observed.is_blind for observed in frozen] == [True]

@@ -2,8 +2,9 @@
 
 State is found in attributes and slots of modules, in the containers and objects that these hold, in closures and
 defaults of functions, in class attributes, and in members of modules and classes that forward, and the functions that
-it calls by name, use. Some state cannot be copied, such as that of iterators and files: whether a run changed it shows
-only in what the next run computes.
+it calls by name, use. Of an installed library that defines none of the model's classes, only the functions that the
+model itself calls or holds are searched, for globals that they assign and for containers. Some state cannot be copied,
+such as that of iterators and files: whether a run changed it shows only in what the next run computes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import functools
 import itertools
 import operator
 import os
+import random
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
@@ -35,9 +37,18 @@ from torch_ir.capture.state.held_contents import (
     is_numbers,
     is_same,
 )
-from torch_ir.capture.state.reached_code import functions_from, functions_of, methods_of, names_in, reached, uses_of
+from torch_ir.capture.state.reached_code import (
+    functions_from,
+    functions_of,
+    is_foreign,
+    methods_of,
+    names_in,
+    packages_of,
+    reached,
+    uses_of,
+)
 from torch_ir.capture.walk import walk, without
-from torch_ir.ops.references import ABSENT, CONTAINERS, TABLES, attribute_tables, cells_of, held_by
+from torch_ir.ops.references import ABSENT, CONTAINERS, LRU_CACHE, TABLES, attribute_tables, cells_of, held_by
 from torch_ir.ops.torch_internals import MODULE_TABLES, buffer_table, parameter_table
 
 _MOST = 20_000  # objects to visit
@@ -95,7 +106,9 @@ class PythonState:
         self._globals: list[tuple[_Path, Any, Any, Any]] = []
         self._slots: set[int] = set()  # tables of weights, where assigning a tensor of equal type is not a change
         self.tensors: list[tuple[_Path, torch.Tensor]] = []  # other than weights
-        self.opaque: list[_Path] = []  # holders of state that cannot be copied
+        self.caches: list[Any] = []  # functions with `functools.lru_cache`
+        self._opaque: list[_Path] = []  # holders of state that cannot be copied
+        self._drawing: list[_Path] = []  # names of functions that draw from the generator of `random`
         self.reading: dict[str, None] = {}  # built-in functions that read files or the terminal
         self._namespaces: list[Table] = []  # globals that are read by globals(); the environment
         self._flags: list[tuple[_Path, Any, str, torch.Tensor, bool]] = []  # `requires_grad` of weights in tables
@@ -103,13 +116,15 @@ class PythonState:
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._kinds: dict[type, None] = {}  # of objects
         self._functions: list[FunctionType] = []  # held by objects; what they call is not seen yet
+        self._packages: set[str] = set()  # of the model's classes; functions of other libraries are not followed
         paths: dict[nn.Module, str] = {}
         for path, module in walk(model):
             paths.setdefault(module, path)
         self._seen.update(map(id, paths))
+        kinds = dict.fromkeys(map(type, paths))
+        self._packages.update(*map(packages_of, kinds))
         for module, path in paths.items():
             self._see_module(module, path)
-        kinds = dict.fromkeys(map(type, paths))
         names = set[str]()
         for kind in kinds:
             self._see_class(kind)
@@ -124,6 +139,12 @@ class PythonState:
                 self._see_class(kind)
                 for method in methods_of(kind, frozenset(names)):
                     self._see_functions(reached(kind, method) if method.__name__ == "__call__" else [method])
+        self._generator = random.getstate() if self._drawing else None
+
+    @property
+    def opaque(self) -> list[_Path]:
+        """The holders of state that cannot be copied; functions of `random` only once one has drawn a number."""
+        return self._opaque + (self._drawing if self._drawing and random.getstate() != self._generator else [])
 
     def changes(self, changed: Changed | None = None) -> list[Change]:
         """Return the changes, in the order of the search; `changed` is what `changed()` returned, if it is known."""
@@ -258,7 +279,8 @@ class PythonState:
             self._tables += [(path, table, dict(table)) for table in attribute_tables(value)]
         elif kind is FunctionType:
             self._see_function(value, path)
-            self._functions.append(value)
+            if not is_foreign(value, self._packages):
+                self._functions.append(value)
             return
         elif kind is itertools.count:
             self._contents.append((path, value, repr(value)))
@@ -266,18 +288,21 @@ class PythonState:
             self._see(value.__self__, path)
             self._see(value.__func__, path)
             return
+        elif kind is LRU_CACHE:
+            self.caches.append(value)
+            return
         elif is_numbers(value):
             self._contents.append((path, value, copy_of(value)))
             return
         elif _is_opaque(value):
-            self.opaque.append(path)
+            self._opaque.append(path)
             return
         elif _is_users_class(kind) or kind.__module__ in _FOLLOWED or isinstance(value, nn.Module):
             tables = list(attribute_tables(value))
             self._tables += [(path, table, dict(table)) for table in tables]
             self._kinds[kind] = None
             if not tables and not isinstance(value, _HOLDERS):
-                self.opaque.append(path)
+                self._opaque.append(path)
         elif not isinstance(value, _HOLDERS):
             return
         for key, held in held_by(value):
@@ -295,13 +320,15 @@ class PythonState:
         if not is_users_code(function.__code__):
             return
         for name, cell, content in cells_of(function):
-            if type(content) in PLAIN and id(cell) not in self._seen:
+            if id(cell) not in self._seen:
                 self._seen.add(id(cell))
                 self._contents.append(((name,), cell, content))
         self._tables.append(((*path, function.__name__), function.__dict__, function.__dict__.copy()))
+        is_followed = not is_foreign(function, self._packages)
         for name, held in held_by(function):
-            self._see(held, (name,))
-        self._see_globals(function)
+            if is_followed or type(held) in _CONTENTS:
+                self._see(held, (name,))
+        self._see_globals(function, is_followed)
 
     def _see_class(self, kind: type) -> None:
         for base in kind.__mro__ if id(kind) not in self._seen else ():
@@ -309,21 +336,24 @@ class PythonState:
                 self._seen.add(id(base))
                 self._classes.append((base, dict(vars(base))))
                 for name, value in self._classes[-1][1].items():
-                    if not name.startswith("__") and type(value) not in PLAIN and type(value) is not FunctionType:
-                        self._see_member(value, (base.__name__, name))
+                    if not name.startswith("__"):
+                        is_wrapper = isinstance(value, (staticmethod, classmethod))
+                        self._see_member(value.__func__ if is_wrapper else value, (base.__name__, name))
 
-    def _see_globals(self, function: FunctionType) -> None:
+    def _see_globals(self, function: FunctionType, is_followed: bool) -> None:
         table, uses = function.__globals__, uses_of(function)
         self._globals += [((name,), table, name, table.get(name, ABSENT)) for name in uses.stored]
-        self.opaque += [(name,) for name in uses.outside]
+        self._opaque += [(name,) for name in uses.outside]
+        self._drawing += [(name,) for name in uses.drawing]
         self.reading.update(dict.fromkeys(uses.reading))
         if uses.has_globals:
             self._see_namespace(table, ())
         if uses.has_environment:
             self._see_namespace(os.environ, ("os", "environ"))
-        for name in uses.objects:
+        containers = [] if is_followed else [name for name, value in list(table.items()) if type(value) in _CONTENTS]
+        for name in uses.objects if is_followed else containers:
             self._see_member(table.get(name), (name,))
-        for member in uses.members:
+        for member in uses.members if is_followed else ():
             value = member.value()
             if isinstance(member.owner, type):
                 self._see_class(member.owner)
@@ -340,12 +370,13 @@ class PythonState:
         """See a member of a module or class; its functions and classes only as far as names in the code lead there."""
         kind = type(value)
         if isinstance(value, _CONTEXTS):
-            self.opaque.append(path)
+            self._opaque.append(path)
         elif kind not in PLAIN and kind is not FunctionType and not isinstance(value, type):
             self._see(value, path)
 
 
 _PLAIN_TENSORS = frozenset((torch.Tensor, nn.Parameter))
+_CONTENTS = {*CONTAINERS, LRU_CACHE}
 _HOLDERS = (tuple, functools.partial, weakref.ref)
 _FOLLOWED = frozenset(("types", "collections", "weakref", "argparse", "queue"))  # of the standard library
 _REGISTERED = frozenset(MODULE_TABLES)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dis
 import functools
 import os
+import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -74,9 +75,28 @@ def methods_of(kind: type, names: frozenset[str]) -> Iterator[FunctionType]:
                     yield function
 
 
+def package_of(function: FunctionType) -> str:
+    """Return the top-level package that defines a function."""
+    return str(function.__globals__.get("__name__", "")).partition(".")[0]
+
+
+def packages_of(kind: type) -> set[str]:
+    """Return the top-level packages that define a class and its bases."""
+    return {base.__module__.partition(".")[0] for base in kind.__mro__}
+
+
+def is_foreign(function: FunctionType, packages: Collection[str]) -> bool:
+    """Whether an installed library other than these packages defines a function."""
+    return "-packages" in function.__code__.co_filename and package_of(function) not in packages
+
+
 def reached(kind: type, start: FunctionType) -> Iterator[FunctionType]:
-    """Yield a function, as a method of a class, and the user's functions that it calls by name."""
+    """Yield a function, as a method of a class, and the user's functions that it calls by name.
+
+    Functions of other libraries are included, without those that they call.
+    """
     waiting = [start]
+    packages = packages_of(kind) | {package_of(start)}
     found: set[CodeType] = set()
     while waiting and len(found) < _MOST:
         function = waiting.pop()
@@ -85,6 +105,8 @@ def reached(kind: type, start: FunctionType) -> Iterator[FunctionType]:
             continue
         found.add(code)
         yield function
+        if is_foreign(function, packages):
+            continue
         names = names_in(code)
         attributes = strings_in(code) if "getattr" in names.loaded else names.attributes
         values = [getattr(kind, name, None) for name in attributes]
@@ -132,6 +154,7 @@ class Uses(NamedTuple):
     objects: tuple[str, ...]  # globals that are neither functions, classes nor modules
     members: tuple[Member, ...]
     outside: tuple[str, ...]  # functions and modules that may return something else each time
+    drawing: tuple[str, ...]  # functions of `random` that draw from its global generator
     reading: tuple[str, ...]  # built-in functions that read files or the terminal
     has_environment: bool
     has_globals: bool
@@ -150,9 +173,10 @@ def uses_of(function: FunctionType) -> Uses:
             tuple(name for name, value in values.items() if not isinstance(value, _CODE) and name not in reading),
             members,
             (
-                *(name for name, value in values.items() if _home(value) in _OUTSIDE),
+                *(name for name, value in values.items() if _home(value) in _OUTSIDE and not _draws(value)),
                 *(member.path[-1] for member in members if _home(member.value()) in _OUTSIDE),
             ),
+            tuple(name for name, value in values.items() if _draws(value)),
             reading,
             values.get("os") is os and bool(_ENVIRONMENT & names.attributes),
             "globals" in values,
@@ -170,6 +194,14 @@ _READING = ("open", "input")
 _ENVIRONMENT = frozenset(("environ", "getenv", "putenv", "unsetenv"))
 
 
+def _draws(value: Any) -> bool:
+    """Whether a value is a function such as `random.randrange`, a method of the hidden generator of that module."""
+    return isinstance(value, (BuiltinFunctionType, MethodType)) and value.__self__ is _GENERATOR
+
+
+_GENERATOR = getattr(random.seed, "__self__")  # noqa: B009  # mypy takes it for a function
+
+
 def _home(value: Any) -> str:
     """Return the module that a value is, or that defines it."""
     return str(value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", ""))
@@ -182,6 +214,7 @@ def _members(function: FunctionType) -> Iterator[Member]:
     """
     names = names_in(function.__code__)
     waiting: list[tuple[tuple[str, ...], Any]] = [((name,), function.__globals__.get(name)) for name in names.loaded]
+    waiting += [((name,), content) for name, _, content in cells_of(function) if isinstance(content, ModuleType)]
     while waiting:
         path, owner = waiting.pop()
         if len(path) > _DEPTH or not isinstance(owner, (ModuleType, type)):

@@ -2,8 +2,8 @@
 
 A capture runs forward on tensors without values. If forward keeps one of them outside the model, such as in a
 `functools.lru_cache`, a global, a class attribute, a closure or an object, the next capture or eager call would read
-it. So a capture takes a snapshot of the namespaces that the model's code can write to. If one of its tensors is alive
-afterwards, it searches for the holders: caches are cleared, attributes and entries are restored.
+it. The snapshot of Python state (`python_state`) restores most holders. If a tensor is alive after that, its other
+holders are searched: caches are cleared, and entries of containers are removed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from torch import nn
 from torch_ir.capture.fast.shape_tensors import Ghost
 from torch_ir.capture.instrument import intercepted, set_attribute
 from torch_ir.capture.program.provenance import is_users_module
-from torch_ir.capture.state.namespaces import Namespaces
-from torch_ir.capture.walk import modules
+from torch_ir.capture.state.python_state import PythonState
 from torch_ir.errors import CaptureWarning
 from torch_ir.ir.graph.garbage_collection import uncollected
-from torch_ir.ops.references import LRU_CACHE
+from torch_ir.ops.references import CONTAINERS, LRU_CACHE, held_by
 from torch_ir.ops.torch_internals import LAST_EXPORT, FakeTensor, FakeTensorMode, forget_random_states
 
 _OURS = (types.FrameType, types.TracebackType, BaseException, types.GeneratorType, weakref.ref)
@@ -106,7 +105,7 @@ def tensors_among(objects: list[Any]) -> list[torch.Tensor]:
 @contextmanager
 def contained(model: nn.Module) -> Iterator[Tensors]:
     """Remove references to the tensors of a capture at its end; warn about those that cannot be removed."""
-    tensors, search = Tensors(), _Search(Namespaces(modules(model)))
+    tensors, search = Tensors(), _Search()
     has_failed = False
     try:
         with uncollected():
@@ -124,7 +123,8 @@ def contained(model: nn.Module) -> Iterator[Tensors]:
                     search.note_new()
                     search.is_mixed = _collections() != collections  # forward has moved some to older generations
                     gc.collect(2 if search.is_mixed else 0)
-                    search.restore(tensors.alive(search.young()))
+                    if tensors.may_be_alive():
+                        search.begin(model, tensors.alive(search.young()))
                 if not has_failed:  # until an error is handled, it holds tensors
                     search.climb()
     finally:
@@ -139,8 +139,7 @@ def _collections() -> list[int]:
 class _Search:
     """A search for the holders of a capture's tensors: first among new objects, then among all of the process."""
 
-    def __init__(self, before: Namespaces) -> None:
-        self._before = before
+    def __init__(self) -> None:
         self._named: dict[str, None] = {}
         self._left: list[weakref.ref[torch.Tensor]] = []
         self._born: set[int] = set()  # objects that the capture created
@@ -158,10 +157,13 @@ class _Search:
         if phase == "start":
             self.note_new()
 
-    def restore(self, found: list[torch.Tensor]) -> None:
-        """Restore the snapshot, which releases most tensors."""
+    def begin(self, model: nn.Module, found: list[torch.Tensor]) -> None:
+        """Note the tensors that are alive, and clear caches of the model's code that hold one: it may be the last."""
         self._left = [weakref.ref(tensor) for tensor in found]
-        self._before.put_back(set(map(id, found)))
+        stale = set(map(id, found))
+        for cache in PythonState(model).caches if found else ():
+            if any(_holds(item, stale) for item in gc.get_referents(cache)):
+                cache.cache_clear()
 
     def climb(self) -> None:
         """Find the new objects that hold tensors, level by level."""
@@ -205,7 +207,7 @@ class _Search:
         for holder in self._holders(self._held):
             if isinstance(holder, LRU_CACHE):
                 holder.cache_clear()
-            elif not self._is_new(holder) and (self._before.has(holder) or self._is_reached_by_user(holder)):
+            elif not self._is_new(holder) and self._is_reached_by_user(holder):
                 self._clean(holder)
         self._held.clear()
         if self._named:
@@ -213,7 +215,7 @@ class _Search:
             warnings.warn(f"{text}; clear it before the model is used again", CaptureWarning, stacklevel=2)
 
     def _is_new(self, holder: Any) -> bool:
-        return id(holder) in self._born and not self._before.has(holder) and not isinstance(holder, LRU_CACHE)
+        return id(holder) in self._born and not isinstance(holder, LRU_CACHE)
 
     def young(self) -> list[Any]:
         """Return the new objects, and others of their generations."""
@@ -255,48 +257,49 @@ class _Search:
         return False
 
     def _clean(self, holder: Any) -> None:
-        """Restore an object that existed before the capture and now holds tensors of it."""
+        """Remove tensors of the capture from an object that existed before; an attribute's old value is unknown."""
         if isinstance(holder, dict):
             self._clean_dict(holder)
         elif isinstance(holder, (list, deque)):
-            content = self._before.content(holder)
-            kept = [item for item in holder if id(item) not in self._seen] if content is None else list(content)
+            kept = [item for item in holder if id(item) not in self._seen]
             holder.clear()
             holder.extend(kept)
-            for item in kept:
-                self._clean_inside(item)
         elif isinstance(holder, set):
             holder.difference_update([item for item in holder if id(item) in self._seen])
         elif isinstance(holder, types.CellType):
-            if not self._before.put_back_cell(holder):
-                self._named[f"a variable that functions share ({type(holder.cell_contents).__name__})"] = None
+            self._named[f"a variable that functions share ({type(holder.cell_contents).__name__})"] = None
         elif hasattr(holder, "__dict__"):
             self._clean_dict(holder.__dict__, holder)
         else:
             self._named[f"a {type(holder).__module__}.{type(holder).__qualname__}"] = None
 
-    def _clean_inside(self, item: Any) -> None:
-        """Clean a nested container: the garbage collector tracks an empty dict only once it is filled."""
-        if id(item) in self._seen:
-            self._clean(item)
-
     def _clean_dict(self, holder: Any, owner: Any = None) -> None:
-        content = self._before.content(holder)
-        owner = self._before.owner(holder) or owner
         names = [key for key, value in list(dict.items(holder)) if id(value) in self._seen or id(key) in self._seen]
-        if content is None:
-            owner = owner or next((each for each in self._referrers([holder]) if _is_namespace(each, holder)), None)
-            if owner is not None and not isinstance(owner, types.FunctionType):  # its dict is created on first use
-                self._named.update((f"{_named(owner)}.{name}", None) for name in names)
-                return
+        owner = owner or next((each for each in self._referrers([holder]) if _is_namespace(each, holder)), None)
+        if owner is not None and not isinstance(owner, types.FunctionType):  # its dict is created on first use
+            for name in names:
+                if type(holder[name]) in CONTAINERS:  # likely older: an empty dict is tracked only once it is filled
+                    self._clean(holder[name])
+                else:
+                    self._named[f"{_named(owner)}.{name}"] = None
+            return
         for name in names:
-            self._before.put_back_entry(holder, name)
-            if content is not None and name in content:
-                self._clean_inside(content[name])
+            dict.__delitem__(holder, name)
+
+
+def _holds(value: Any, wanted: Collection[int], depth: int = 6) -> bool:
+    """Whether a value is one of these objects (identities), or a container or plain object that holds one."""
+    if id(value) in wanted:
+        return True
+    if not depth or isinstance(value, (str, type, types.ModuleType, types.FunctionType, torch.Tensor, nn.Module)):
+        return False
+    return any(_holds(item, wanted, depth - 1) for pair in held_by(value) for item in pair)  # keys hold tensors, too
 
 
 def _is_namespace(owner: Any, holder: Any) -> bool:
     """Whether a dict holds the attributes of an object."""
+    if isinstance(owner, type):
+        return any(table is holder for table in gc.get_referents(vars(owner)))
     return not isinstance(owner, dict) and getattr(owner, "__dict__", None) is holder
 
 
