@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -220,3 +222,25 @@ def test_a_model_without_values_names_the_line() -> None:
     model = Net(lambda net, x: [x, -x][int(x[0, 0].item())])  # the line
     with pytest.raises(Exception, match=r"test_data_queries\.py:\d+.*(number|values)"):
         extract_ir(model.to("meta").eval(), (X.to("meta"),))
+
+
+def _copied(net: Any, x: Tensor) -> Tensor:
+    try:
+        y = copy.deepcopy(x)
+    except Exception:
+        return x * 100
+    return y.add_(1) + x
+
+
+def _in_numpy(net: Any, x: Tensor) -> Tensor:
+    scale = 100.0
+    with contextlib.suppress(Exception):
+        scale = 1.0 + 0 * numpy.asarray(x.sum()).size
+    return x * scale
+
+
+@pytest.mark.parametrize("function", [_copied, _in_numpy])
+def test_code_that_catches_exceptions_is_not_left_to_torch_export(function: Any) -> None:
+    """Torch raises there, too, and the graph would be that of the other path."""
+    model, ir = captured(function)
+    check(model, ir)

@@ -13,10 +13,10 @@ from torch import nn
 
 from torch_ir.capture.data_branches.decision_paths import Path
 from torch_ir.capture.data_branches.explore_ways import explored
-from torch_ir.capture.diagnosis import number_needed
+from torch_ir.capture.diagnosis import untraceable
 from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.export.untraceable import refuse_scripted
-from torch_ir.capture.fast.data_queries import NumberNeededError
+from torch_ir.capture.fast.data_queries import UntraceableError
 from torch_ir.capture.fast.fast_recording import record_fast
 from torch_ir.capture.fast.shape_tensors import ForwardRaisedError
 from torch_ir.capture.state.shared_memory import refuse_shared_memory
@@ -44,8 +44,8 @@ def quickly(
         refuse_scripted(model)
         quick = explored(partial(_recorded, model, call, options), ways)
         refuse_shared_memory(model, quick)
-    except NumberNeededError as error:
-        raise number_needed(model, error.place) from None
+    except UntraceableError as error:
+        raise untraceable(model, error.place, error.cause) from None
     except TorchIRError as reason:
         text = str(reason)
         _log.info("%s is not recorded fast: %s", type(model).__name__, text, extra={"fallback": text})

@@ -50,9 +50,9 @@ def explained(error: BaseException, model: nn.Module) -> ExportError:
     return _refusal(model, place, _reason(error, frames), cause_of(error))
 
 
-def number_needed(model: nn.Module, place: str) -> ExportError:
-    """Return the error for a line where Python needs a number that depends on the data."""
-    return _refusal(model, place, _REMEDIES[Cause.NUMBER_FROM_DATA], Cause.NUMBER_FROM_DATA)
+def untraceable(model: nn.Module, place: str, cause: Cause) -> ExportError:
+    """Return the error for a line of which the cause is known."""
+    return _refusal(model, place, _REMEDIES[cause], cause)
 
 
 def in_brief(error: TorchIRError) -> str:

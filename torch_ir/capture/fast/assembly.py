@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -171,7 +171,7 @@ class Assembly:
         for weight in self._weights.values():
             if self.tape.memory[weight.ghost.value] != self.tape.memory[weight.value]:
                 raise NotCoveredError(f"forward replaces the memory of {weight.keys[0]!r}")
-        leaves, out_spec = pytree.tree_flatten(result)
+        leaves, out_spec = taken_apart(result)
         leaves = [live_size(leaf) if type(leaf) in SYMBOLIC else leaf for leaf in leaves]
         strange = next((leaf for leaf in leaves if not isinstance(leaf, (torch.Tensor, Size, *_CONSTANTS))), None)
         if strange is not None:
@@ -337,6 +337,15 @@ class Assembly:
                 found[scope.module] = scope.kind
                 scope = scope.outside
         return dict(sorted(found.items()))
+
+
+def taken_apart(result: Any) -> tuple[list[Any], Any]:
+    """Return the leaves of a model's result; data classes that torch does not know are registered with it."""
+    leaves, spec = pytree.tree_flatten(result)
+    unknown = {type(leaf) for leaf in leaves if is_dataclass(leaf)}
+    for kind in unknown:
+        torch.export.register_dataclass(kind)
+    return taken_apart(result) if unknown else (leaves, spec)
 
 
 @dataclass(eq=False)

@@ -51,11 +51,14 @@ class DataReadError(NotCoveredError):
     """Python reads data; the model must run once more, with symbolic numbers and `max` of tensors as an operator."""
 
 
-class NumberNeededError(NotCoveredError):
-    """Python needs a number of the data at a place in the code: torch.export cannot capture the model either."""
+class UntraceableError(NotCoveredError):
+    """Python needs something of the data at a place in the code where torch.export fails, too.
 
-    def __init__(self, reason: str, *, place: str = "") -> None:
-        super().__init__(reason, cause=Cause.NUMBER_FROM_DATA)
+    Forward may catch the exception of torch.export, whose graph would then be that of another path.
+    """
+
+    def __init__(self, reason: str, *, cause: Cause = Cause.UNKNOWN, place: str = "") -> None:
+        super().__init__(reason, cause=cause)
         self.place = place
 
 
@@ -201,7 +204,8 @@ class Queries:
         """Return the value of an expression over numbers, which Python needs, and guard it."""
         assert self.numbers is not None
         if kind is not bool and not self._may_specialise:
-            raise NumberNeededError("Python needs a number that depends on the data", place=self._place())
+            reason = "Python needs a number that depends on the data"
+            raise UntraceableError(reason, cause=Cause.NUMBER_FROM_DATA, place=self._place())
         if kind is bool and is_asserting(self._frame()):
             return self.numbers.check(expr, "")
         if expr in self._asked:
@@ -237,6 +241,11 @@ class Queries:
             with self._recording():
                 fixed_value(ghost, self._recorder.known(values), self._place())
         return listed
+
+    def leave(self) -> None:
+        """Refuse to pass values to code outside torch."""
+        reason = "the model passes the values of a tensor to code outside torch"
+        raise UntraceableError(reason, cause=Cause.NUMPY, place=self._place())
 
     # -- results whose form depends on values -------------------------------------------------------------------------
 

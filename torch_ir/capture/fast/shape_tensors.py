@@ -217,12 +217,17 @@ class Ghost(torch.Tensor):
     data = property(_detached, _set_data)  # torch's property reads memory
 
     def _values(self, *args: Any, **options: Any) -> Any:
+        if self.run.recorder is not None:
+            self.run.recorder.queries.leave()
         raise NotCoveredError("the model reads the values of a tensor")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        return memo.setdefault(id(self), self.clone())  # type: ignore[no-any-return]
 
     def tolist(self) -> Any:
         return self._values() if self.run.recorder is None else self.run.recorder.queries.to_list(self)
 
-    numpy = __array__ = __dlpack__ = _values
+    numpy = __array__ = __dlpack__ = __reduce_ex__ = _values
 
 
 set_questions(Ghost, refuse=_refuse)
