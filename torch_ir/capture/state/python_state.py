@@ -350,8 +350,7 @@ class PythonState:
             self._see_namespace(table, ())
         if uses.has_environment:
             self._see_namespace(os.environ, ("os", "environ"))
-        containers = [] if is_followed else [name for name, value in list(table.items()) if type(value) in _CONTENTS]
-        for name in uses.objects if is_followed else containers:
+        for name in uses.objects if is_followed else _containers(table):
             self._see_member(table.get(name), (name,))
         for member in uses.members if is_followed else ():
             value = member.value()
@@ -373,6 +372,11 @@ class PythonState:
             self._opaque.append(path)
         elif kind not in PLAIN and kind is not FunctionType and not isinstance(value, type):
             self._see(value, path)
+
+
+def _containers(namespace: dict[str, Any]) -> list[str]:
+    """Return the names of the containers and caches in the globals of a module, without those of Python itself."""
+    return [name for name, value in list(namespace.items()) if type(value) in _CONTENTS and not name.startswith("__")]
 
 
 _PLAIN_TENSORS = frozenset((torch.Tensor, nn.Parameter))
