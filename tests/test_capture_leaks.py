@@ -6,13 +6,10 @@ Each model keeps a table of its own making outside of itself. The oracle is the 
 import ctypes
 import functools
 import gc
-import importlib
 import itertools
 import random
-import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +18,6 @@ from torch import nn
 
 import torch_ir
 from torch_ir.capture.fast.shape_tensors import Ghost
-from torch_ir.capture.state.python_state import PythonState
 from torch_ir.errors import CaptureWarning
 
 _GLOBAL: Any = None
@@ -452,67 +448,3 @@ def test_any_order_of_captures_and_eager_calls(holder: Callable[..., Any], actio
 @pytest.mark.parametrize(("holder", "actions"), [*_drawn(1, 300)])
 def test_many_orders_of_captures_and_eager_calls(holder: Callable[..., Any], actions: list[tuple[str, int]]) -> None:
     _check(holder, actions)
-
-
-_LIBRARY = """
-import functools
-import torch
-
-CACHE, CALLS, COUNT = {}, [], 0
-
-def inner(n):
-    global COUNT
-    COUNT += 1
-
-def wrapped(function):
-    def call(n):
-        return function(n)
-    return call
-
-@wrapped
-def called(n):
-    inner(n)
-
-def table(n):
-    CALLS.append(n)
-    called(n)
-    if n not in CACHE:
-        CACHE[n] = torch.arange(n).cos()
-    return CACHE[n] + Tables.of(n)
-
-class Tables:
-    @staticmethod
-    @functools.lru_cache
-    def of(n):
-        return torch.arange(n).sin()
-"""
-
-
-@pytest.fixture
-def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An installed library that defines no class of the model."""
-    (tmp_path / "site-packages").mkdir()
-    (tmp_path / "site-packages" / "some_library.py").write_text(_LIBRARY)
-    monkeypatch.syspath_prepend(tmp_path / "site-packages")
-    yield importlib.import_module("some_library")
-    del sys.modules["some_library"]
-
-
-@pytest.mark.filterwarnings("ignore:forward changes state")
-def test_caches_of_an_installed_library(library: Any) -> None:
-    """Those of the functions that the model calls; what these call or wrap is not searched."""
-
-    class Calling(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            table: torch.Tensor = library.table(x.shape[-1])
-            return x * table
-
-    model, args = Calling().eval(), (torch.ones(2, 4),)
-    first, second = (torch_ir.extract_ir(model, args, strict=False).to_json() for _ in range(2))
-    assert first == second
-    assert (library.CACHE, library.CALLS, library.Tables.of.cache_info().currsize) == ({}, [], 0)
-    state = PythonState(model)
-    library.inner(1)
-    assert not state.changes()
-    library.CALLS.append(1)
-    assert [change.name for change in state.changes()] == ["CALLS"]

@@ -38,15 +38,15 @@ def quickly(
     """Return the fast recording if it covers the model, else `otherwise()`; with a check, only if both graphs agree.
 
     `ways` is the largest number of paths through the model's branches on data, `options` are those of `record_fast`.
-    `otherwise_by` names the other way in the graph.
+    `otherwise_by` is the name of torch.export in the graph, if that is the other way.
     """
     try:
         refuse_scripted(model)
         quick = explored(partial(_recorded, model, call, options), ways)
         refuse_shared_memory(model, quick)
-    except UntraceableError as error:
-        raise untraceable(model, error.place, error.cause) from None
     except TorchIRError as reason:
+        if isinstance(reason, UntraceableError) and otherwise_by:
+            raise untraceable(model, reason.place, reason.cause) from None
         text = str(reason)
         _log.info("%s is not recorded fast: %s", type(model).__name__, text, extra={"fallback": text})
         ir = otherwise()
