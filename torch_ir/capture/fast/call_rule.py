@@ -17,11 +17,12 @@ from torch_ir.ops.torch_internals import OpOverload, pytree
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """One result: its form, and the index of the input that it is, or shares memory with."""
+    """One result: its form, and the index of the input that it is, shares memory with, or is a lazy conjugate of."""
 
     form: Form
     same_as: int | None = None
     view_of: int | None = None
+    conjugate_of: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,8 @@ class Rule:
         """Return the output of a call that returns one new tensor and writes to none."""
         is_plain = len(self.outputs) == 1 and self.makes_list is None and self.new_value is None
         output = self.outputs[0] if is_plain else None
-        return output if output is not None and output.same_as is None else None
+        is_new = output is not None and output.same_as is None and output.conjugate_of is None
+        return output if is_new else None
 
     @cached_property
     def is_random(self) -> bool:

@@ -400,6 +400,7 @@ def _output(
         return None
     form = described(result)
     same = next((index for index, tensor in enumerate(given) if tensor is result), None)
+    is_lazy = result.is_conj() or result.is_neg()  # its elements are not those in the memory
     memory = memory_key(result) if may_alias else None
     shared = next((index for index, tensor in enumerate(given) if memory_key(tensor) == memory), None)
-    return Output(form, same, 0 if is_input else shared)
+    return Output(form, same, None, shared) if is_lazy else Output(form, same, 0 if is_input else shared)

@@ -67,6 +67,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         self._functions = Functions() if with_functions else None
         self.can_repeat = not with_gradients  # whether a second run can be compared with the first
         self._writes: Counter[int] = Counter()  # by the memory that was written to
+        self._conjugated: set[int] = set()  # memories with a lazy conjugate, and those of these
         self._lines = SourceLines(Recorder.run.__code__)
         self.with_gradients = self.tape.run.is_training = with_gradients
         self.generator = GeneratorStates()
@@ -172,7 +173,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             memory.append(first if view_of is None else memory[values[view_of]])
             return form.ghost(first, run)
         if rule.new_value is not None:
-            self._writes[memory[values[rule.order[0]]]] += 1
+            written = memory[values[rule.order[0]]]
+            if written in self._conjugated:
+                raise NotCoveredError("forward writes to a tensor that has a lazy conjugate, or is one")
+            self._writes[written] += 1
         made: list[Ghost | None] = []
         for output in rule.outputs:
             if output is None:
@@ -181,6 +185,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             value = len(forms)
             forms.append(output.form)
             memory.append(value if output.view_of is None else memory[values[output.view_of]])
+            if output.conjugate_of is not None:
+                self._conjugated |= {value, memory[values[output.conjugate_of]]}
             if output.same_as is None:
                 made.append(output.form.ghost(value, run))
             else:
