@@ -28,7 +28,6 @@ X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 NOT_COVERED = {
     "constants": "a meta tensor that is neither a weight nor an input",
     "control_flow": "cond is a higher-order operator",
-    "fft": "a pending operation",
     "while_loop": "while_loop is a higher-order operator",
 }
 COVERED = [entry for entry in catalogue.entries() if entry.name not in NOT_COVERED]

@@ -62,6 +62,7 @@ CASES: dict[str, Callable[[Any, Tensor], Any]] = {
     "swapped buffers": _swapped,
     "a buffer as a cache": _cached,
     "a region with gradients": _in_region,
+    "a lazy conjugate": lambda net, x: (lambda c: torch.fft.irfft(c * c.conj() + c.conj(), n=4))(torch.fft.rfft(x)),
 }
 
 
@@ -112,6 +113,20 @@ def test_gradients_that_forward_reads_are_not_made_up() -> None:
         ir = extract_ir(model, (X,), strict=False)
     assert [node.op_type for node in ir.nodes if node.outputs] == ["aten.linear.default"]
     assert ir.graph_outputs[0].producer is not None
+
+
+@pytest.mark.parametrize("is_of_conjugate", [False, True])
+def test_a_write_to_a_lazy_conjugate_is_not_lost(is_of_conjugate: bool) -> None:
+    """Both have one memory, and each holds the conjugates of the elements of the other."""
+
+    def forward(net: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        made = torch.fft.fft(x)
+        other = made.conj()
+        (other if is_of_conjugate else made).add_(1j)
+        return made.real, other.imag
+
+    model = Wide(forward).eval()
+    check(model, extract_ir(model, (X,), strict=False))
 
 
 class Shared(nn.Module):

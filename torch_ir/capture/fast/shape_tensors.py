@@ -149,12 +149,9 @@ def form_of(tensor: torch.Tensor) -> Form:
     """Return the form of a tensor; meta becomes cpu."""
     if type(tensor) is Ghost:
         return tensor.form
-    is_given = not isinstance(tensor, FakeTensor) and not tensor.is_meta  # a result with a lazy conjugation is a node
-    if (
-        tensor.layout is not torch.strided
-        or tensor.is_quantized
-        or (is_given and (tensor.is_conj() or tensor.is_neg()))
-    ):
+    is_given = not isinstance(tensor, FakeTensor) and not tensor.is_meta  # the lazy conjugate of another is its node
+    is_lazy = is_given and (tensor.is_conj() or tensor.is_neg())
+    if tensor.layout is not torch.strided or tensor.is_quantized or is_lazy:
         raise NotCoveredError(f"a tensor with layout {tensor.layout}, or one that is quantised or lazily conjugated")
     device = _CPU if tensor.device.type == "meta" else tensor.device
     key: Any = (tuple(tensor.shape), tensor.stride(), tensor.dtype, device, tensor.storage_offset())
