@@ -27,18 +27,19 @@ import torch.utils._pytree as pytree
 import torch_ir
 from benchmarks.measure import digits, machine, median_time, race, replace_table, table
 from benchmarks.models import torch_export
-from tests.architectures import NEEDS_VALUES, NOT_CAPTURED, Architecture, architectures
+from tests.architectures import NEEDS_VALUES, NOT_CAPTURED, UNLIKE_EXPORT, Architecture, architectures
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(__file__).with_suffix(".json")
 PAGE = ROOT / "docs" / "fast-capture-coverage.md"
 SAME, DIFFERENT, FALLBACK, REFUSED = "same bytes", "DIFFERENT", "falls back to torch.export", "not captured"
-VERDICTS = (SAME, DIFFERENT, FALLBACK, REFUSED)
+UNLIKE = "recorded, unlike torch.export"
+VERDICTS = (SAME, UNLIKE, DIFFERENT, FALLBACK, REFUSED)
 AGAIN = "run again"
 TOP = """# Which models are captured fast
 
-[Fast capture](fast-capture.md) returns a graph that is byte-identical to that of `torch.export`, or falls back to
-`torch.export`. Where forward may change Python state, the capture then
+[Fast capture](fast-capture.md) returns a graph that is byte-identical to that of `torch.export`, with a few exceptions,
+named here, or falls back to `torch.export`. Where forward may change Python state, the capture then
 [runs the model again](fast-capture.md#models-that-run-again); the column *graph* says so. The table lists every
 architecture of `tests/architectures`, each as a tiny model with random weights.
 `python -m benchmarks.architectures --write` writes this page; an architecture without times was not timed since its
@@ -186,6 +187,9 @@ def outcome_of(architecture: Architecture, is_timed: bool = True) -> Outcome:
         return today(REFUSED, _cell(str(error)))
     if notes.fallbacks:
         return today(FALLBACK, _cell(notes.fallbacks[0]), notes.runs_again)
+    reason = UNLIKE_EXPORT.get(architecture.name, "")
+    if reason:
+        return today(UNLIKE, reason, notes.runs_again)
     verdict = SAME if exact().to_json() == ir.to_json() else DIFFERENT
     if not is_timed:
         return today(verdict, runs_again=notes.runs_again)

@@ -18,7 +18,7 @@ import benchmarks
 from benchmarks import architectures as script
 from benchmarks import measure
 from benchmarks.__main__ import TABLES, main
-from tests.architectures import NOT_CAPTURED, NOT_FAST, Architecture, architectures
+from tests.architectures import NOT_CAPTURED, NOT_FAST, UNLIKE_EXPORT, Architecture, architectures
 from tests.samples import sampled
 
 MODULES = sorted(module.name for module in pkgutil.iter_modules(benchmarks.__path__))
@@ -123,6 +123,7 @@ def test_the_stored_outcomes_are_those_of_other_tests() -> None:
     assert of[script.DIFFERENT] == set()
     assert of[script.REFUSED] == set(NOT_CAPTURED)
     assert of[script.FALLBACK] == NOT_FAST.keys() - NOT_CAPTURED.keys()
+    assert of[script.UNLIKE] == UNLIKE_EXPORT.keys()
 
 
 @pytest.mark.filterwarnings("ignore::torch_ir.errors.CaptureWarning")  # values are lost on meta, state is not kept
