@@ -206,6 +206,14 @@ def test_max_of_tensors_is_an_operator() -> None:
     check(model, ir, -X)
 
 
+def test_a_whole_number_is_guarded_as_one() -> None:
+    model, ir = captured(lambda net, x: [x, -x, 2 * x][int(x.sum()) % 3])
+    check(model, ir)
+    check(model, ir, X + 0.001)
+    with pytest.raises(GuardError, match="reads a number from the data"):
+        IRExecutor(ir, model.state_dict())(X + 1)
+
+
 def test_sizes_of_data_are_guarded_where_torch_export_fails() -> None:
     def forward(net: Any, x: Tensor) -> Tensor:
         picked = x[x > 0]

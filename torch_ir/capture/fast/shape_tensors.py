@@ -223,6 +223,9 @@ class Ghost(torch.Tensor):
             self.run.recorder.queries.leave()
         raise NotCoveredError("the model reads the values of a tensor")
 
+    def __int__(self) -> int:
+        return int(self.item())  # which is a symbol: a guard of the whole number, not of the exact one
+
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         return memo.setdefault(id(self), self.clone())  # type: ignore[no-any-return]
 
