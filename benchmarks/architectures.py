@@ -25,7 +25,7 @@ import torch
 import torch.utils._pytree as pytree
 
 import torch_ir
-from benchmarks.measure import digits, machine, median_time, race, replace_table, table
+from benchmarks.measure import CaptureNotes, digits, machine, median_time, race, replace_table, table
 from benchmarks.models import torch_export
 from tests.architectures import NEEDS_VALUES, NOT_CAPTURED, UNLIKE_EXPORT, Architecture, architectures
 
@@ -79,20 +79,6 @@ class Outcome:
         if former is None or (former.verdict, former.runs_again) != (self.verdict, self.runs_again):
             return self
         return replace(self, theirs=former.theirs, ours=former.ours, measured=former.measured, on=former.on)
-
-
-class _Notes(logging.Handler):
-    """What captures log: the reasons for falling back to torch.export, and whether the model ran again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fallbacks: list[str] = []
-        self.runs_again = False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if reason := getattr(record, "fallback", ""):
-            self.fallbacks.append(reason)
-        self.runs_again |= getattr(record, "runs_again", False)
 
 
 def run(write: bool = False) -> str:
@@ -219,9 +205,9 @@ def _built(architecture: Architecture) -> tuple[torch.nn.Module, dict[str, Any]]
 
 
 @contextmanager
-def _noted() -> Iterator[_Notes]:
+def _noted() -> Iterator[CaptureNotes]:
     """Collect what captures log."""
-    log, notes = logging.getLogger("torch_ir.capture"), _Notes()
+    log, notes = logging.getLogger("torch_ir.capture"), CaptureNotes()
     level = log.level
     log.addHandler(notes)
     log.setLevel(logging.INFO)

@@ -3,6 +3,7 @@
 import atexit
 import gc
 import json
+import logging
 import os
 import platform
 import shutil
@@ -141,3 +142,17 @@ def replace_table(name: str, text: str) -> None:
 def machine() -> str:
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     return f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, {versions}"
+
+
+class CaptureNotes(logging.Handler):
+    """What captures log: the reasons for falling back to torch.export, and whether the model ran again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fallbacks: list[str] = []
+        self.runs_again = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if reason := getattr(record, "fallback", ""):
+            self.fallbacks.append(reason)
+        self.runs_again |= getattr(record, "runs_again", False)

@@ -29,7 +29,7 @@ import torch.utils._pytree as pytree
 from torch import nn
 
 import torch_ir
-from benchmarks.measure import Samples, digits, machine, median_time, race, table
+from benchmarks.measure import CaptureNotes, Samples, digits, machine, median_time, race, table
 from benchmarks.package_models import PACKAGES, Built
 
 FORK = get_context("fork")
@@ -40,20 +40,6 @@ SIDES = ("ours", "theirs")
 HEADER = ["package", "models", "captured", "equal", "times faster, warm", "first call", "10th percentile, warm"]
 HEADER += [f"slower by > {SLOWER}", "recorded fast", "run again"]
 Result = dict[str, Any]
-
-
-class _Notes(logging.Handler):
-    """What captures log: the reasons for falling back to torch.export, and whether the model ran again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fallbacks: list[str] = []
-        self.runs_again = False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if reason := getattr(record, "fallback", ""):
-            self.fallbacks.append(reason)
-        self.runs_again |= getattr(record, "runs_again", False)
 
 
 def main() -> int:
@@ -159,7 +145,7 @@ def _measure(package: str, name: str) -> Iterator[Result]:
 
 def _first(side: str, action: Callable[[], Any]) -> Result:
     """Return the time of the first call or its error, with what the capture logs."""
-    notes, log, samples = _Notes(), logging.getLogger("torch_ir.capture"), Samples()
+    notes, log, samples = CaptureNotes(), logging.getLogger("torch_ir.capture"), Samples()
     log.addHandler(notes)
     log.setLevel(logging.INFO)
     found: Result = {}

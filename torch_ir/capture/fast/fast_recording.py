@@ -14,9 +14,9 @@ from torch import fx, nn
 from torch_ir.capture.diagnosis import explained
 from torch_ir.capture.export.dynamic import keep_promises, loosened, recorded_decisions, requested_minimums
 from torch_ir.capture.fast.assembly import Assembly
-from torch_ir.capture.fast.assigned_weights import write_assigned
+from torch_ir.capture.fast.assigned_weights import Place, write_assigned
 from torch_ir.capture.fast.data_queries import DataReadError
-from torch_ir.capture.fast.second_run import Place, Runs
+from torch_ir.capture.fast.second_run import Runs
 from torch_ir.capture.fast.shape_recorder import Recorder
 from torch_ir.capture.fast.shape_tensors import (
     ForwardRaisedError,

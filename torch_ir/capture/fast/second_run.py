@@ -6,7 +6,7 @@ and draws. A number belongs to a memory, so that a write changes it for every vi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_ir.capture.fast.assembly import Assembly
-from torch_ir.capture.fast.assigned_weights import write_assigned
+from torch_ir.capture.fast.assigned_weights import Place, write_assigned
 from torch_ir.capture.fast.call_rule import Rule
 from torch_ir.capture.fast.call_tape import Step, Tape
 from torch_ir.capture.fast.shape_tensors import Ghost
@@ -27,7 +27,6 @@ from torch_ir.ops.torch_internals import pytree
 if TYPE_CHECKING:
     from torch_ir.capture.fast.data_numbers import DataNumbers
 
-Place = tuple[MutableMapping[str, Any], str, Any]  # a table, a name in it, and the value there
 _MOST_ELEMENTS = 4096  # of a constant that is identified by its values
 
 
